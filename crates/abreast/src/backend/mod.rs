@@ -1,0 +1,47 @@
+//! How the operations run: one folder per backend, the same file names in each.
+
+pub(crate) mod cpu;
+
+use crate::error::{Error, Result};
+use crate::ops::{Checked, Compress, GatherRows, IndexScores, SelectKeys, SparseAttention, TopK};
+use crate::view::{DeviceId, Kind};
+use std::sync::Arc;
+
+/// What every backend does. Arguments arrive checked: a backend trusts them, and checks only data.
+pub(crate) trait Backend: Send + Sync {
+    fn id(&self) -> DeviceId;
+    fn describe(&self) -> String;
+
+    /// Zeroed memory, aligned to at least 64 bytes.
+    fn allocate(&self, bytes: usize, what: &'static str) -> Result<Box<dyn Allocation>>;
+    /// Copies host bytes to device memory that an allocation of this backend owns.
+    fn upload(&self, from: &[u8], to: *mut u8) -> Result<()>;
+    /// Copies device memory to the host, after all queued work.
+    fn download(&self, from: *const u8, to: &mut [u8]) -> Result<()>;
+
+    fn sparse_attention(&self, op: Checked<SparseAttention<'_>>) -> Result<()>;
+    fn index_scores(&self, op: Checked<IndexScores<'_>>) -> Result<()>;
+    fn top_k(&self, op: Checked<TopK<'_>>) -> Result<()>;
+    fn select_keys(&self, op: Checked<SelectKeys<'_>>) -> Result<()>;
+    fn compress(&self, op: Checked<Compress<'_, '_>>) -> Result<()>;
+    fn gather_rows(&self, op: Checked<GatherRows<'_>>) -> Result<()>;
+}
+
+/// Memory of a device that is freed on drop, after the work that uses it.
+pub(crate) trait Allocation: Send + Sync {
+    fn ptr(&self) -> *mut u8;
+}
+
+pub(crate) fn open(kind: Kind) -> Result<Arc<dyn Backend>> {
+    match kind {
+        Kind::Cpu => open_cpu(cpu::CpuOptions::default()),
+        Kind::Cuda | Kind::Metal => Err(Error::Unavailable {
+            device: DeviceId { kind, ordinal: 0 },
+            why: "this version has no such backend yet".into(),
+        }),
+    }
+}
+
+pub(crate) fn open_cpu(options: cpu::CpuOptions) -> Result<Arc<dyn Backend>> {
+    Ok(Arc::new(cpu::Cpu::open(options)?))
+}

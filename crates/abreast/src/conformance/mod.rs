@@ -1,0 +1,1 @@
+//! The law and the oracle as a suite that tests, CI and `abreast verify` all call.

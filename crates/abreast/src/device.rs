@@ -1,0 +1,168 @@
+//! A device: memory, and one method per operation.
+
+use crate::backend::{self, Allocation, Backend};
+use crate::error::Result;
+use crate::ops::{Compress, GatherRows, IndexScores, Op, SelectKeys, SparseAttention, TopK};
+use crate::view::{self, DeviceId, Element, View, ViewMut};
+use crate::{CpuOptions, Kind};
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+/// A handle to one device. Clones share it; it may be used from any number of threads.
+///
+/// Calls are checked once, then queued in order; host reads wait. A row's bits do not depend on what else
+/// runs on the device.
+#[derive(Clone)]
+pub struct Device {
+    backend: Arc<dyn Backend>,
+}
+
+impl Device {
+    /// The first device of a kind, with default options.
+    pub fn open(kind: Kind) -> Result<Device> {
+        backend::open(kind).map(Device::from_backend)
+    }
+
+    /// The host's processor, all cores, best instruction set.
+    pub fn cpu() -> Result<Device> {
+        Self::open(Kind::Cpu)
+    }
+
+    /// The host's processor with a number of threads and an instruction set of the caller's choice. Neither
+    /// changes a bit of any result.
+    pub fn cpu_with(options: CpuOptions) -> Result<Device> {
+        backend::open_cpu(options).map(Device::from_backend)
+    }
+
+    pub(crate) fn from_backend(backend: Arc<dyn Backend>) -> Device {
+        Device { backend }
+    }
+
+    /// Which device this is.
+    pub fn id(&self) -> DeviceId {
+        self.backend.id()
+    }
+
+    /// One line for people: the device, what it computes with, and how many threads.
+    pub fn describe(&self) -> String {
+        self.backend.describe()
+    }
+
+    /// `len` elements of zero bits.
+    pub fn zeros<T: Element>(&self, len: usize) -> Result<Buffer<T>> {
+        let bytes = view::elements([len], size_of::<T>())? * size_of::<T>();
+        Ok(Buffer {
+            memory: self.backend.allocate(bytes, "a buffer")?,
+            len,
+            device: self.clone(),
+            life: PhantomData,
+        })
+    }
+
+    /// A copy of `data` in the device's memory.
+    pub fn upload<T: Element>(&self, data: &[T]) -> Result<Buffer<T>> {
+        let mut buffer = self.zeros(data.len())?;
+        buffer.write(data)?;
+        Ok(buffer)
+    }
+
+    /// Sparse attention over selected cache slots with learned sinks: see [`SparseAttention`].
+    pub fn sparse_attention(&self, args: SparseAttention<'_>) -> Result<()> {
+        self.backend.sparse_attention(args.check(self.id())?)
+    }
+
+    /// The lightning indexer's scores: see [`IndexScores`].
+    pub fn index_scores(&self, args: IndexScores<'_>) -> Result<()> {
+        self.backend.index_scores(args.check(self.id())?)
+    }
+
+    /// Exact top-k with a total order: see [`TopK`].
+    pub fn top_k(&self, args: TopK<'_>) -> Result<()> {
+        self.backend.top_k(args.check(self.id())?)
+    }
+
+    /// The indexer's scores and the selection in one call: see [`SelectKeys`].
+    pub fn select_keys(&self, args: SelectKeys<'_>) -> Result<()> {
+        self.backend.select_keys(args.check(self.id())?)
+    }
+
+    /// The learned KV compressor: see [`Compress`].
+    pub fn compress(&self, args: Compress<'_, '_>) -> Result<()> {
+        self.backend.compress(args.check(self.id())?)
+    }
+
+    /// Copies rows from many places into one buffer: see [`GatherRows`].
+    pub fn gather_rows(&self, args: GatherRows<'_>) -> Result<()> {
+        self.backend.gather_rows(args.check(self.id())?)
+    }
+}
+
+impl std::fmt::Debug for Device {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Device({})", self.describe())
+    }
+}
+
+/// Owned memory of a device, freed when dropped. Aligned to 64 bytes or more.
+pub struct Buffer<T> {
+    memory: Box<dyn Allocation>,
+    len: usize,
+    device: Device,
+    life: PhantomData<T>,
+}
+
+impl<T: Element> Buffer<T> {
+    /// Number of elements.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there is no element.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// All of it, read.
+    pub fn view(&self) -> View<'_, T, 1> {
+        // SAFETY: the allocation holds `len` initialised, aligned elements for as long as `self` is borrowed.
+        unsafe { View::from_raw(self.memory.ptr().cast(), [self.len], self.device.id()) }
+    }
+
+    /// All of it, written.
+    pub fn view_mut(&mut self) -> ViewMut<'_, T, 1> {
+        // SAFETY: as in `view`, and `self` is borrowed exclusively.
+        unsafe { ViewMut::from_raw(self.memory.ptr().cast(), [self.len], self.device.id()) }
+    }
+
+    /// All of it, read as `shape`; an error where the numbers of elements differ.
+    pub fn shaped<const N: usize>(&self, shape: [usize; N]) -> Result<View<'_, T, N>> {
+        self.view().reshape(shape)
+    }
+
+    /// All of it, written as `shape`; an error where the numbers of elements differ.
+    pub fn shaped_mut<const N: usize>(&mut self, shape: [usize; N]) -> Result<ViewMut<'_, T, N>> {
+        self.view_mut().reshape(shape)
+    }
+
+    /// Overwrites the buffer from host memory.
+    ///
+    /// # Panics
+    /// Where `data` has another length.
+    pub fn write(&mut self, data: &[T]) -> Result<()> {
+        assert_eq!(data.len(), self.len, "buffer: data must have the buffer's length");
+        self.device.backend.upload(bytemuck::cast_slice(data), self.memory.ptr())
+    }
+
+    /// A copy of the contents, after all queued work.
+    pub fn read(&self) -> Result<Vec<T>> {
+        let mut data = vec![T::zeroed(); self.len];
+        self.device.backend.download(self.memory.ptr(), bytemuck::cast_slice_mut(&mut data))?;
+        Ok(data)
+    }
+}
+
+impl<T> std::fmt::Debug for Buffer<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Buffer<{}>[{}] on {}", std::any::type_name::<T>(), self.len, self.device.id())
+    }
+}

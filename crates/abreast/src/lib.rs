@@ -1,0 +1,40 @@
+//! Requests decoded abreast: DeepSeek-V4's decode cores for any number of independent rows in one dispatch.
+//!
+//! **The law of rows: the bits that a row gets jointly are the bits that it gets alone.**
+//!
+//! ```text
+//!   request 0: q, cache, indices ─┐                ┌─ out 0   the bits of its own call
+//!   request 1: q, cache, indices ─┼─ one dispatch ─┼─ out 1   the bits of its own call
+//!   request 2: q, cache, indices ─┘                └─ out 2   the bits of its own call
+//! ```
+//!
+//! They depend on that row's own inputs and shape alone: not on how many rows there are, their order, lengths or
+//! contents, not on threads, and not on what ran before.
+//!
+//! | operation | what | CPU |
+//! | --- | --- | --- |
+//! | [`SparseAttention`] | attention over selected cache slots with learned sinks | yes |
+//! | [`IndexScores`] | the lightning indexer's scores | yes |
+//! | [`TopK`] | exact selection with a total order | yes |
+//! | [`SelectKeys`] | the two in one call | yes |
+//! | [`Compress`] | the learned recurrent KV compressor | yes |
+//! | [`GatherRows`] | rows from many places, side by side | yes |
+
+mod backend;
+#[cfg(feature = "conformance")]
+pub mod conformance;
+mod device;
+pub mod dims;
+mod error;
+mod ops;
+mod view;
+
+pub use backend::cpu::{CpuOptions, Isa};
+pub use device::{Buffer, Device};
+pub use error::{Arg, Error, Result};
+pub use half::{bf16, f16};
+pub use ops::{
+    AttentionRow, Checked, Compress, CompressRow, Cost, Emit, GatherRow, GatherRows, IndexScores,
+    IndexScoresRow, Method, Op, SelectKeys, SelectKeysRow, SparseAttention, StateLayout, TopK, TopKRow,
+};
+pub use view::{AnyView, AnyViewMut, DType, DeviceId, Element, Kind, View, ViewMut};
