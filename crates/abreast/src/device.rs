@@ -2,7 +2,7 @@
 
 use crate::backend::{self, Allocation, Backend};
 use crate::error::Result;
-use crate::ops::{Compress, GatherRows, IndexScores, Op, SelectKeys, SparseAttention, TopK};
+use crate::ops::{Compress, ConvertState, GatherRows, IndexScores, Op, SelectKeys, SparseAttention, TopK};
 use crate::view::{self, DeviceId, Element, View, ViewMut};
 use crate::{CpuOptions, Kind};
 use std::marker::PhantomData;
@@ -89,6 +89,11 @@ impl Device {
     /// The learned KV compressor: see [`Compress`].
     pub fn compress(&self, args: Compress<'_, '_>) -> Result<()> {
         self.backend.compress(args.check(self.id())?)
+    }
+
+    /// A compressor's states from one layout to the other: see [`ConvertState`].
+    pub fn convert_state(&self, args: ConvertState<'_, '_>) -> Result<()> {
+        self.backend.convert_state(args.check(self.id())?)
     }
 
     /// Copies rows from many places into one buffer: see [`GatherRows`].

@@ -18,6 +18,7 @@
 //! | [`TopK`] | exact selection with a total order | yes |
 //! | [`SelectKeys`] | the two in one call | yes |
 //! | [`Compress`] | the learned recurrent KV compressor | yes |
+//! | [`ConvertState`] | a compressor's state in the other layout | yes |
 //! | [`GatherRows`] | rows from many places, side by side | yes |
 
 mod backend;
@@ -34,7 +35,8 @@ pub use device::{Buffer, Device};
 pub use error::{Arg, Error, Result};
 pub use half::{bf16, f16};
 pub use ops::{
-    AttentionRow, Checked, Compress, CompressRow, Cost, Emit, GatherRow, GatherRows, IndexScores,
-    IndexScoresRow, Method, Op, SelectKeys, SelectKeysRow, SparseAttention, StateLayout, TopK, TopKRow,
+    AttentionRow, Checked, Compress, CompressRow, ConvertState, ConvertStateRow, Cost, Emit, GatherRow,
+    GatherRows, IndexScores, IndexScoresRow, Method, Op, SelectKeys, SelectKeysRow, SparseAttention,
+    StateLayout, TopK, TopKRow,
 };
 pub use view::{AnyView, AnyViewMut, DType, DeviceId, Element, Kind, View, ViewMut};

@@ -3,7 +3,9 @@
 pub(crate) mod cpu;
 
 use crate::error::{Error, Result};
-use crate::ops::{Checked, Compress, GatherRows, IndexScores, SelectKeys, SparseAttention, TopK};
+use crate::ops::{
+    Checked, Compress, ConvertState, GatherRows, IndexScores, SelectKeys, SparseAttention, TopK,
+};
 use crate::view::{DeviceId, Kind};
 use std::sync::Arc;
 
@@ -24,6 +26,7 @@ pub(crate) trait Backend: Send + Sync {
     fn top_k(&self, op: Checked<TopK<'_>>) -> Result<()>;
     fn select_keys(&self, op: Checked<SelectKeys<'_>>) -> Result<()>;
     fn compress(&self, op: Checked<Compress<'_, '_>>) -> Result<()>;
+    fn convert_state(&self, op: Checked<ConvertState<'_, '_>>) -> Result<()>;
     fn gather_rows(&self, op: Checked<GatherRows<'_>>) -> Result<()>;
 }
 

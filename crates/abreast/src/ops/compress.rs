@@ -1,6 +1,6 @@
 //! The learned recurrent compressor of the key-value cache.
 
-use super::check::Check;
+use super::check::{Check, Shown};
 use super::{Cost, Op};
 use crate::dims::{PARTIALS, coff, window};
 use crate::error::Result;
@@ -115,12 +115,8 @@ impl Compress<'_, '_> {
         let features = Some(coff(ratio) * d);
         c.view("kv", &row.kv, [None, features])?;
         c.view("score", &row.score, [Some(row.tokens()), features])?;
-        let fixed = (self.layout == StateLayout::Shifted).then_some(window(ratio));
-        c.view("kv_state", &row.kv_state, [fixed, features])?;
+        state_contract(c, ("kv_state", &row.kv_state), (self.layout, ratio, coff(ratio) * d))?;
         let state_rows = row.kv_state.shape()[0];
-        let fits = state_rows >= window(ratio);
-        let must = format_args!("of at least {} rows", window(ratio)).to_string();
-        c.that(fits, |c| c.error("kv_state", must, format_args!("{state_rows} rows")))?;
         c.view("score_state", &row.score_state, [Some(state_rows), features])?;
         let most = u32::MAX as u64 - row.tokens().max(1) as u64;
         let fits = row.tokens() < u32::MAX as usize && row.start_pos as u64 <= most;
@@ -133,6 +129,20 @@ impl Compress<'_, '_> {
         })?;
         c.range("out", (row.out, self.outputs(row)), self.out.shape()[0])
     }
+}
+
+/// The shape of a state: the rows that its layout needs, of this many features.
+pub(super) fn state_contract(
+    c: Check,
+    (name, view): (&'static str, impl Shown<2>),
+    (layout, ratio, features): (StateLayout, usize, usize),
+) -> Result<()> {
+    let (need, rows) = (window(ratio), view.shape()[0]);
+    let fixed = (layout == StateLayout::Shifted).then_some(need);
+    c.view(name, view, [fixed, Some(features)])?;
+    c.that(rows >= need, |c| {
+        c.error(name, format_args!("of at least {need} rows"), format_args!("{rows} rows"))
+    })
 }
 
 impl Op for Compress<'_, '_> {

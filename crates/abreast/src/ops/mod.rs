@@ -4,6 +4,7 @@
 
 mod check;
 mod compress;
+mod convert_state;
 mod gather_rows;
 mod index_scores;
 mod select_keys;
@@ -11,6 +12,7 @@ mod sparse_attention;
 mod top_k;
 
 pub use compress::{Compress, CompressRow, Emit, StateLayout};
+pub use convert_state::{ConvertState, ConvertStateRow};
 pub use gather_rows::{GatherRow, GatherRows};
 pub use index_scores::{IndexScores, IndexScoresRow};
 pub use select_keys::{SelectKeys, SelectKeysRow};

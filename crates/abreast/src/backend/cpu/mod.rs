@@ -7,6 +7,7 @@
 #[cfg(target_arch = "aarch64")]
 mod arm;
 mod compress;
+mod convert_state;
 mod dots;
 mod gather_rows;
 mod index_scores;
@@ -27,7 +28,9 @@ pub use isa::Isa;
 use self::memory::{Arena, Memory};
 use super::{Allocation, Backend};
 use crate::error::{Error, Result};
-use crate::ops::{Checked, Compress, GatherRows, IndexScores, SelectKeys, SparseAttention, TopK};
+use crate::ops::{
+    Checked, Compress, ConvertState, GatherRows, IndexScores, SelectKeys, SparseAttention, TopK,
+};
 use crate::view::{DeviceId, ViewMut};
 use rayon::prelude::*;
 use std::sync::atomic::AtomicU32;
@@ -45,6 +48,8 @@ pub(crate) struct Cpu {
     isa: Isa,
     pool: rayon::ThreadPool,
     scratch: Arena,
+    /// The process that owns the threads.
+    process: u32,
 }
 
 impl Cpu {
@@ -59,7 +64,7 @@ impl Cpu {
             .thread_name(|i| format!("abreast-{i}"))
             .build()
             .map_err(|e| unavailable(format!("no threads: {e}")))?;
-        Ok(Cpu { isa, pool, scratch: Arena::default() })
+        Ok(Cpu { isa, pool, scratch: Arena::default(), process: std::process::id() })
     }
 }
 
@@ -70,12 +75,22 @@ struct Task {
 }
 
 impl Cpu {
+    /// The pool's threads do not live on in a forked child: waiting for them there would never end.
+    fn check_process(&self) -> Result<()> {
+        if self.process == std::process::id() {
+            return Ok(());
+        }
+        let why = "it was opened before this process was forked; open it again".into();
+        Err(Error::Unavailable { device: DeviceId::CPU, why })
+    }
+
     fn threads(&self) -> usize {
         self.pool.current_num_threads()
     }
 
     /// Runs `parts` tasks on the threads, each with `bytes` of scratch; what it holds at first is unspecified.
     fn for_each(&self, parts: usize, bytes: usize, task: impl Fn(Task) + Sync) -> Result<()> {
+        self.check_process()?;
         // One task needs no other thread: waking one costs more than a small row.
         let threads = if parts <= 1 { 1 } else { self.threads() };
         let slots = self.scratch.lease(threads, bytes)?;
@@ -136,6 +151,10 @@ impl Backend for Cpu {
 
     fn compress(&self, op: Checked<Compress<'_, '_>>) -> Result<()> {
         compress::launch(self, op)
+    }
+
+    fn convert_state(&self, op: Checked<ConvertState<'_, '_>>) -> Result<()> {
+        convert_state::launch(self, op)
     }
 
     fn gather_rows(&self, op: Checked<GatherRows<'_>>) -> Result<()> {
