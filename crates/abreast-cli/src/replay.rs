@@ -1,3 +1,5 @@
+//! `abreast replay`.
+
 use crate::{CommandResult, Outcome};
 
 #[derive(clap::Args)]
