@@ -53,8 +53,9 @@ impl Verdict {
         if self.worst.1 == 0.0 || part((error, bound)) > part(self.worst) {
             self.worst = (error, bound);
         }
-        // Not `error > bound`: a NaN is wrong too.
-        if !(error <= bound) {
+        // A NaN is not within any bound.
+        let within = error <= bound;
+        if !within {
             self.fail(|| format!("{}: error {error:.3e} above {bound:.3e}", place()));
         }
     }

@@ -97,7 +97,6 @@ impl<'a, T: Bits, const N: usize> Data<'a, T, N> {
 /// One dimension as the format demands it.
 #[derive(Clone, Copy)]
 pub(super) enum Dim {
-    Any,
     Is(usize),
     AtLeast(usize),
 }
@@ -105,7 +104,6 @@ pub(super) enum Dim {
 impl fmt::Display for Dim {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Dim::Any => f.write_str("_"),
             Dim::Is(n) => write!(f, "{n}"),
             Dim::AtLeast(n) => write!(f, ">= {n}"),
         }
@@ -187,7 +185,6 @@ impl<'a> Lookup<'a, '_> {
         let view = self.tensors.find(name);
         let view = view.ok_or_else(|| self.error(&what, "in the safetensors", "no such tensor"))?;
         let fits = |(got, want): (&usize, &Dim)| match *want {
-            Dim::Any => true,
             Dim::Is(n) => *got == n,
             Dim::AtLeast(n) => *got >= n,
         };

@@ -55,7 +55,7 @@ impl<'a> Case<'a> {
             let must = format_args!("min(n_keys, (pos + 1) / ratio) = {valid}");
             return Err(look.error("valid_count", must, valid_count));
         }
-        let q = look.input("q", [Dim::Any, Dim::Any])?;
+        let q = look.input("q", [Dim::AtLeast(1), Dim::AtLeast(1)])?;
         let [heads, dim] = q.shape();
         let scores = look.optional_output("scores_f64", [valid])?;
         Ok(Case {

@@ -1,7 +1,6 @@
 //! A recording's cases with their tensors looked up and every shape checked: how to read, run and judge each kind.
 
 pub(super) mod compressor;
-mod compressor_state;
 pub(super) mod indexer;
 pub(super) mod sparse_attention;
 
@@ -42,7 +41,7 @@ pub(super) trait Core: Sized {
 pub(super) enum Case<'a> {
     SparseAttention(sparse_attention::Case<'a>),
     Indexer(indexer::Case<'a>),
-    Compressor(compressor::Case<'a>),
+    Compressor(Box<compressor::Case<'a>>),
 }
 
 /// The same expression for a case of any kind.
@@ -63,7 +62,7 @@ impl<'a> Case<'a> {
         Ok(match &recorded.core {
             Numbers::SparseAttention(n) => Case::SparseAttention(sparse_attention::Case::resolve(look, n)?),
             Numbers::Indexer(n) => Case::Indexer(indexer::Case::resolve(look, n)?),
-            Numbers::Compressor(n) => Case::Compressor(compressor::Case::resolve(look, n)?),
+            Numbers::Compressor(n) => Case::Compressor(Box::new(compressor::Case::resolve(look, n)?)),
         })
     }
 

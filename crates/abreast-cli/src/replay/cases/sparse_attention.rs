@@ -37,7 +37,7 @@ impl<'a> Case<'a> {
         numbers: &'a format::SparseAttention,
     ) -> Result<Self, String> {
         let &format::SparseAttention { kv_len, width, scale, ref zero_heads } = numbers;
-        let q = look.input("q", [Dim::Any, Dim::Any])?;
+        let q = look.input("q", [Dim::AtLeast(1), Dim::AtLeast(1)])?;
         let [heads, dim] = q.shape();
         if let Some(head) = zero_heads.iter().find(|&&head| head >= heads) {
             return Err(look.error("zero_heads", format_args!("heads below {heads}"), head));

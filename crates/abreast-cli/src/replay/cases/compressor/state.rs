@@ -43,7 +43,7 @@ impl Layout {
     }
 
     /// A ring of the window's rows and some more. A row that holds no token must never be read: it is NaN.
-    pub(super) fn to_ring(&self, state: &State, at: (u32, usize)) -> State {
+    pub(super) fn ring(&self, state: &State, at: (u32, usize)) -> State {
         let (next, more) = (at.0 as usize, at.1);
         let (n, rows) = (self.features(), dims::window(self.ratio) + more);
         let copy = |from: &[f32]| {
@@ -57,7 +57,7 @@ impl Layout {
     }
 
     /// The shifted state of a ring before position `next`; rows that nobody will read are zero.
-    pub(super) fn from_ring(&self, ring: &State, next: usize) -> State {
+    pub(super) fn shifted(&self, ring: &State, next: usize) -> State {
         let n = self.features();
         let rows = ring.kv.len() / n;
         let copy = |from: &[f32]| {
@@ -86,7 +86,7 @@ mod tests {
             let layout = Layout { ratio, d: 32 };
             let state = numbered(dims::window(ratio), layout.features());
             for next in [0, 1, ratio - 1, ratio, ratio + 1, 5 * ratio + ratio / 2, 1000 * ratio] {
-                let back = layout.from_ring(&layout.to_ring(&state, (next as u32, more)), next);
+                let back = layout.shifted(&layout.ring(&state, (next as u32, more)), next);
                 assert_eq!(
                     layout.live(&state.kv, next),
                     layout.live(&back.kv, next),
