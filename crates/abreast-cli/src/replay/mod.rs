@@ -119,7 +119,7 @@ fn replay(device: &Device, of: (&Plan<'_>, &Group), bar: &ProgressBar) -> Result
     macro_rules! rows {
         ($kind:path) => {{
             let row = |&case: &usize| match &plan.cases[case] {
-                $kind(case) => Some(case),
+                $kind(case) => Some(&**case),
                 _ => None,
             };
             step(device, &group.cases.iter().filter_map(row).collect::<Vec<_>>(), bar)

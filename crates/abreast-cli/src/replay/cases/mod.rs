@@ -39,8 +39,8 @@ pub(super) trait Core: Sized {
 /// A case of any kind.
 #[derive(Debug)]
 pub(super) enum Case<'a> {
-    SparseAttention(sparse_attention::Case<'a>),
-    Indexer(indexer::Case<'a>),
+    SparseAttention(Box<sparse_attention::Case<'a>>),
+    Indexer(Box<indexer::Case<'a>>),
     Compressor(Box<compressor::Case<'a>>),
 }
 
@@ -60,8 +60,10 @@ impl<'a> Case<'a> {
         let look = Lookup { case: recorded, tensors };
         look.check_patch_names()?;
         Ok(match &recorded.core {
-            Numbers::SparseAttention(n) => Case::SparseAttention(sparse_attention::Case::resolve(look, n)?),
-            Numbers::Indexer(n) => Case::Indexer(indexer::Case::resolve(look, n)?),
+            Numbers::SparseAttention(n) => {
+                Case::SparseAttention(Box::new(sparse_attention::Case::resolve(look, n)?))
+            }
+            Numbers::Indexer(n) => Case::Indexer(Box::new(indexer::Case::resolve(look, n)?)),
             Numbers::Compressor(n) => Case::Compressor(Box::new(compressor::Case::resolve(look, n)?)),
         })
     }
