@@ -54,8 +54,9 @@ pub fn main() -> ExitCode {
         Ok(Outcome::Good) => ExitCode::SUCCESS,
         Ok(Outcome::Bad) => ExitCode::from(1),
         Err(message) => {
-            // Not eprintln: a closed stderr must not become a panic.
-            let _ = writeln!(std::io::stderr(), "abreast: {message}");
+            // One line, whatever names a file brought in; and a closed stderr must not become a panic.
+            let line = message.replace(char::is_control, " ");
+            let _ = writeln!(std::io::stderr(), "abreast: {line}");
             ExitCode::from(2)
         }
     }

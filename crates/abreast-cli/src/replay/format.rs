@@ -123,7 +123,14 @@ impl Manifest {
         if let Some(case) = cases.iter().find(|case| !ids.insert(case.id.as_str())) {
             return Err(format!("case {}: id must be unique, got it twice", case.id));
         }
-        let groups = raw.groups.map(|groups| groups.into_iter().enumerate().map(group).collect());
+        let groups: Option<Vec<Group>> =
+            raw.groups.map(|groups| groups.into_iter().enumerate().map(group).collect());
+        let group_ids = groups.iter().flatten().map(|group| &group.id);
+        // They are printed in tables.
+        let ids = cases.iter().map(|case| &case.id).chain(group_ids);
+        if let Some(id) = ids.into_iter().find(|id| id.chars().any(char::is_control)) {
+            return Err(format!("id must be without control characters, got {id:?}"));
+        }
         Ok(Manifest { files: raw.files, cases, groups })
     }
 }

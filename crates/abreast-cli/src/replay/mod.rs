@@ -75,21 +75,27 @@ pub(crate) fn run(args: Args) -> CommandResult {
         peak_resident_bytes: None,
     };
     for (source, plan) in &plans {
+        let mut cases: Vec<Option<CaseReport>> = plan.cases.iter().map(|_| None).collect();
         for group in &plan.groups {
             bar.set_message(group.id.clone());
             let done = replay(&device, (plan, group), &bar);
             let done = done.map_err(|e| format!("{}: {}: {e}", source.name, group.id))?;
-            let ids = &source.manifest.cases;
             let core = plan.cases[group.cases[0]].core();
-            let rows = group.cases.iter().zip(done.rows);
-            let rows = rows.map(|(&case, (verdict, differs))| {
-                CaseReport::new((&ids[case].id, core, &group.id), verdict, differs)
+            let rows = group.cases.iter().zip(done.rows).map(|(&case, (verdict, differs))| {
+                let id = source.manifest.cases[case].id.as_str();
+                CaseReport::new((id, core, &group.id), verdict, differs)
             });
             let rows: Vec<CaseReport> = rows.collect();
-            let refused = done.refused;
-            report.groups.push(GroupReport { refused, ..GroupReport::new(&group.id, &rows, done.times) });
-            report.cases.extend(rows);
+            let line = GroupReport::new(&group.id, &rows, done.times);
+            report.groups.push(GroupReport { refused: done.refused, ..line });
+            for (&case, row) in group.cases.iter().zip(rows) {
+                cases[case] = Some(match cases[case].take() {
+                    Some(before) => before.and(row),
+                    None => row,
+                });
+            }
         }
+        report.cases.extend(cases.into_iter().flatten());
     }
     bar.finish_and_clear();
     report.failed = report.cases.iter().filter(|case| !case.ok).count();

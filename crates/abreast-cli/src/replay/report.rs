@@ -80,6 +80,18 @@ impl CaseReport {
         }
     }
 
+    /// This case, after another call that it was a row of.
+    pub(super) fn and(self, other: CaseReport) -> Self {
+        let (mut worst, least) = if other.used() > self.used() { (other, self) } else { (self, other) };
+        worst.group = format!("{}, {}", worst.group, least.group);
+        worst.ok &= least.ok;
+        worst.bits_equal &= least.bits_equal;
+        worst.max_error = worst.max_error.zip(least.max_error).map(|(a, b)| a.max(b));
+        worst.exact = worst.exact.min(least.exact);
+        worst.reason = worst.reason.or(least.reason);
+        worst
+    }
+
     /// The part of its bound that the worst error uses up.
     fn used(&self) -> f64 {
         match self.worst_error {

@@ -48,6 +48,9 @@ impl Deref for Bytes {
 
 /// Everything in `dir`, or everything that ships.
 pub(super) fn open(dir: Option<&Path>) -> Result<Vec<Source>, String> {
+    if let Some(dir) = dir.filter(|dir| !dir.is_dir()) {
+        return Err(format!("{}: must be a directory", dir.display()));
+    }
     let mut sources = Vec::new();
     for name in MANIFESTS {
         let Some(json) = read(dir, name)? else { continue };
@@ -69,7 +72,7 @@ pub(super) fn open(dir: Option<&Path>) -> Result<Vec<Source>, String> {
         sources.push(Source { name, manifest, files });
     }
     if sources.is_empty() {
-        return Err(format!("{} must hold {}, has neither", shown(dir, ""), MANIFESTS.join(" or ")));
+        return Err(format!("{}: must hold {}, has neither", shown(dir, ""), MANIFESTS.join(" or ")));
     }
     Ok(sources)
 }
@@ -87,7 +90,7 @@ fn read(dir: Option<&Path>, name: &str) -> Result<Option<Bytes>, String> {
     let path = dir.join(name);
     let error = |e: std::io::Error| format!("{}: {e}", path.display());
     match std::fs::metadata(&path) {
-        Err(e) if e.kind() == ErrorKind::NotFound && dir.is_dir() => return Ok(None),
+        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(None),
         Err(e) => return Err(error(e)),
         // Opening a pipe would wait for ever.
         Ok(meta) if !meta.is_file() => return Err(format!("{}: must be a file", path.display())),
