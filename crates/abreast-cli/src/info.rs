@@ -1,7 +1,9 @@
 //! `abreast info`: the version, the processor, and what each backend of this build can do here.
 
 use crate::{CommandResult, Outcome};
-use abreast::{Compress, Device, GatherRows, IndexScores, Isa, Kind, Op, SelectKeys, SparseAttention, TopK};
+use abreast::{
+    Compress, ConvertState, Device, GatherRows, IndexScores, Isa, Kind, Op, SelectKeys, SparseAttention, TopK,
+};
 use serde::Serialize;
 use std::fmt::Write;
 
@@ -75,6 +77,7 @@ fn backend(kind: Kind) -> Backend {
                 TopK::NAME,
                 SelectKeys::NAME,
                 Compress::NAME,
+                ConvertState::NAME,
                 GatherRows::NAME,
             ],
         },

@@ -103,3 +103,39 @@ pub(super) fn difference<T: Show>(what: &str, names: [&str; 2], results: [&[T]; 
     let i = a.iter().zip(b).position(|pair| !same(pair))?;
     Some(format!("{what}[{i}]: {} {}, {} {}", a[i].show(), names[0], b[i].show(), names[1]))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_is_judged_by_its_own_bound() {
+        let mut verdict = Verdict::new();
+        verdict.error(0.5, 1.0, || unreachable!("within its bound"));
+        verdict.error(2.0, 8.0, || unreachable!("within its bound"));
+        assert_eq!((verdict.max_error, verdict.worst), (Some(2.0), (0.5, 1.0)));
+        verdict.error(0.25, 0.125, || "here".into());
+        assert_eq!(verdict.worst, (0.25, 0.125));
+        assert_eq!(verdict.wrong.as_deref(), Some("here: error 2.500e-1 above 1.250e-1"));
+    }
+
+    #[test]
+    fn not_a_number_is_wrong() {
+        let mut verdict = Verdict::new();
+        verdict.error(f64::NAN, 1.0, || "here".into());
+        verdict.error(0.0, 1.0, String::new);
+        assert_eq!(verdict.max_error, None);
+        assert!(verdict.wrong.is_some_and(|why| why.starts_with("here")));
+    }
+
+    #[test]
+    fn bits_differ_where_values_do_not() {
+        let at = |a: &[f32], b: &[f32]| difference("x", ["joint", "alone"], [a, b]);
+        let nan = |bits| f32::from_bits(bits);
+        assert_eq!(at(&[1.0, nan(0x7fc0_0000)], &[1.0, nan(0x7fc0_0000)]), None);
+        assert!(at(&[nan(0x7fc0_0000)], &[nan(0x7fc0_0001)]).is_some());
+        let zeros = at(&[1.0, 0.0], &[1.0, -0.0]);
+        assert_eq!(zeros.as_deref(), Some("x[1]: 0e0 (0x00000000) joint, -0e0 (0x80000000) alone"));
+        assert!(at(&[1.0], &[1.0, 1.0]).is_some());
+    }
+}

@@ -5,7 +5,7 @@ use safetensors::tensor::TensorView;
 use safetensors::{Dtype, SafeTensors};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Output};
 
 pub struct Tensor {
@@ -89,21 +89,8 @@ impl From<TensorView<'_>> for Tensor {
 }
 
 /// A directory that goes away with the test.
-pub struct Dir(pub PathBuf);
-
-impl Dir {
-    pub fn new(name: &str) -> Dir {
-        let path = std::env::temp_dir().join(format!("abreast-{name}-{}", std::process::id()));
-        let _ = std::fs::remove_dir_all(&path);
-        std::fs::create_dir_all(&path).expect("a temporary directory");
-        Dir(path)
-    }
-}
-
-impl Drop for Dir {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
+pub fn temporary() -> tempfile::TempDir {
+    tempfile::tempdir().expect("a temporary directory")
 }
 
 pub fn abreast(args: &[&str]) -> Output {
@@ -112,9 +99,9 @@ pub fn abreast(args: &[&str]) -> Output {
 
 /// Replays a recording: exit status and the JSON object.
 pub fn replay(recording: &Recording, name: &str) -> (Option<i32>, Value) {
-    let dir = Dir::new(name);
-    recording.write(&dir.0);
-    let out = abreast(&["replay", dir.0.to_str().expect("a path"), "--json"]);
+    let dir = temporary();
+    recording.write(dir.path());
+    let out = abreast(&["replay", dir.path().to_str().expect("a path"), "--json"]);
     let json = serde_json::from_slice(&out.stdout);
     let json = json.unwrap_or_else(|e| panic!("{name}: {e}: {}", String::from_utf8_lossy(&out.stderr)));
     (out.status.code(), json)

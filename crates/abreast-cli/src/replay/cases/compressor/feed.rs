@@ -3,7 +3,9 @@
 use super::Case;
 use super::state::State;
 use crate::replay::shared::Shared;
-use abreast::{Buffer, Compress, CompressRow, Device, Emit, Error, StateLayout, bf16};
+use abreast::{
+    Buffer, Compress, CompressRow, ConvertState, ConvertStateRow, Device, Emit, Error, StateLayout, bf16,
+};
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
@@ -43,8 +45,9 @@ pub(super) struct Fed {
 /// A request while it is fed.
 struct Request<'c, 'a> {
     case: &'c Case<'a>,
-    kv_state: Buffer<f32>,
-    score_state: Buffer<f32>,
+    /// As it was recorded: values, then scores.
+    shifted: [Buffer<f32>; 2],
+    ring: Option<[Buffer<f32>; 2]>,
     /// Its first row in the output.
     out: usize,
     status: Vec<u32>,
@@ -62,21 +65,6 @@ impl Case<'_> {
         if way.is_ring() { self.emitted.len() } else { self.tokens() }
     }
 
-    fn start_state(&self, way: Way) -> State {
-        match way {
-            Way::Ring(more) => self.layout().ring(&self.state(), (self.first(way), more)),
-            _ => self.state(),
-        }
-    }
-
-    /// What `way` left behind, as a shifted state.
-    fn end_state(&self, way: Way, state: State) -> State {
-        match way {
-            Way::Ring(_) => self.layout().shifted(&state, self.first(way) as usize + self.tokens()),
-            _ => state,
-        }
-    }
-
     /// A row for every token, from the rows that `way` wrote.
     fn spread(&self, way: Way, out: &[bf16]) -> Vec<bf16> {
         if !way.is_ring() {
@@ -91,6 +79,33 @@ impl Case<'_> {
     }
 }
 
+/// Brings the states of all requests from the recorded layout into their rings, or back.
+fn convert(device: &Device, requests: &mut [Request<'_, '_>], to: (StateLayout, Way)) -> Result<(), Error> {
+    let (to, way) = to;
+    let ratio = requests[0].case.ratio;
+    let mut rows = Vec::new();
+    for Request { case, shifted, ring, .. } in requests {
+        let Some(ring) = ring else { return Ok(()) };
+        let position = case.first(way);
+        let (position, from, into) = match to {
+            StateLayout::Ring => (position, shifted, ring),
+            StateLayout::Shifted => (position + case.tokens() as u32, ring, shifted),
+        };
+        let n = case.layout().features();
+        let (from_rows, to_rows) = (from[0].len() / n, into[0].len() / n);
+        let [kv_to, score_to] = into;
+        rows.push(ConvertStateRow {
+            position,
+            kv_from: from[0].shaped([from_rows, n])?,
+            score_from: from[1].shaped([from_rows, n])?,
+            kv_to: kv_to.shaped_mut([to_rows, n])?,
+            score_to: score_to.shaped_mut([to_rows, n])?,
+        });
+    }
+    let from = if to == StateLayout::Ring { StateLayout::Shifted } else { StateLayout::Ring };
+    device.convert_state(ConvertState { ratio, from, to, rows: &mut rows })
+}
+
 /// Feeds all cases side by side in one way, and the time that the device took.
 pub(super) fn feed(device: &Device, cases: &[&Case<'_>], way: Way) -> Result<(Vec<Fed>, Duration), Error> {
     let (first, d) = (cases[0], cases[0].d());
@@ -101,29 +116,38 @@ pub(super) fn feed(device: &Device, cases: &[&Case<'_>], way: Way) -> Result<(Ve
     let mut requests = Vec::new();
     let mut outputs = 0;
     for &case in cases {
-        let State { kv, score } = case.start_state(way);
-        let (kv_state, score_state) = (device.upload(&kv)?, device.upload(&score)?);
-        requests.push(Request { case, kv_state, score_state, out: outputs, status: Vec::new() });
+        let State { kv, score } = case.state();
+        let shifted = [device.upload(&kv)?, device.upload(&score)?];
+        let ring = match way {
+            Way::Ring(more) => {
+                let len = kv.len() + more * features;
+                Some([device.zeros(len)?, device.zeros(len)?])
+            }
+            _ => None,
+        };
+        requests.push(Request { case, shifted, ring, out: outputs, status: Vec::new() });
         outputs += case.outputs(way);
     }
     let mut out = device.zeros::<bf16>(outputs * d)?;
     let mut time = Duration::ZERO;
 
+    convert(device, &mut requests, (StateLayout::Ring, way))?;
     let longest = cases.iter().map(|case| case.tokens()).max().unwrap_or(0);
     for call in way.calls(longest) {
         let (mut rows, mut words) = (Vec::new(), Vec::new());
         for (r, request) in requests.iter_mut().enumerate() {
             let (case, tokens) = (request.case, call.start..call.end.min(request.case.tokens()));
-            if call.start > 0 && tokens.is_empty() {
+            if call.start >= case.tokens().max(1) {
                 continue;
             }
-            let state = [request.kv_state.len() / features, features];
+            let [kv_state, score_state] = request.ring.as_mut().unwrap_or(&mut request.shifted);
+            let state = [kv_state.len() / features, features];
             rows.push(CompressRow {
                 start_pos: case.first(way) + tokens.start as u32,
                 kv: kv.view(r).reshape(case.kv.shape())?.slice(tokens.clone()),
                 score: score.view(r).reshape(case.score.shape())?.slice(tokens.clone()),
-                kv_state: request.kv_state.shaped_mut(state)?,
-                score_state: request.score_state.shaped_mut(state)?,
+                kv_state: kv_state.shaped_mut(state)?,
+                score_state: score_state.shaped_mut(state)?,
                 out: request.out + tokens.start,
             });
             words.push(&mut request.status);
@@ -145,13 +169,13 @@ pub(super) fn feed(device: &Device, cases: &[&Case<'_>], way: Way) -> Result<(Ve
         time += start.elapsed();
         words.into_iter().zip(status).for_each(|(words, word)| words.push(word));
     }
+    convert(device, &mut requests, (StateLayout::Shifted, way))?;
 
     let out = out.read()?;
     let mut all = Vec::new();
-    for Request { case, kv_state, score_state, out: at, status } in requests {
+    for Request { case, shifted: [kv, score], out: at, status, .. } in requests {
         let out = case.spread(way, &out[at * d..(at + case.outputs(way)) * d]);
-        let state = case.end_state(way, State { kv: kv_state.read()?, score: score_state.read()? });
-        all.push(Fed { out, status, state });
+        all.push(Fed { out, status, state: State { kv: kv.read()?, score: score.read()? } });
     }
     Ok((all, time))
 }
