@@ -81,7 +81,8 @@ fn files() {
         std::fs::write(dir.join("manifest.json"), "{}").expect("writes");
     });
     refused_files(&["manifest.json", "recursion"], |dir| {
-        std::fs::write(dir.join("manifest.json"), "[".repeat(100_000)).expect("writes");
+        let deep = format!("{{\"files\": [], \"cases\": {}", "[".repeat(100_000));
+        std::fs::write(dir.join("manifest.json"), deep).expect("writes");
     });
 }
 

@@ -54,12 +54,12 @@ pub(crate) fn run(args: Args) -> CommandResult {
     let mut plans = Vec::new();
     for source in &sources {
         let mut tensors = Tensors::default();
-        for (name, bytes) in &source.files {
-            tensors.add(bytes).map_err(|e| format!("{name}: {e}"))?;
+        for (path, bytes) in &source.files {
+            tensors.add(bytes).map_err(|e| format!("{path}: {e}"))?;
         }
         let stem = source.name.trim_end_matches(".json");
         let plan =
-            Plan::new(&source.manifest, &tensors, stem).map_err(|e| format!("{}: {e}", source.name))?;
+            Plan::new(&source.manifest, &tensors, stem).map_err(|e| format!("{}: {e}", source.path))?;
         plans.push((source, plan));
     }
     let device = args.backend.open()?;
@@ -79,7 +79,7 @@ pub(crate) fn run(args: Args) -> CommandResult {
         for group in &plan.groups {
             bar.set_message(group.id.clone());
             let done = replay(&device, (plan, group), &bar);
-            let done = done.map_err(|e| format!("{}: {}: {e}", source.name, group.id))?;
+            let done = done.map_err(|e| format!("{}: {}: {e}", source.path, group.id))?;
             let core = plan.cases[group.cases[0]].core();
             let rows = group.cases.iter().zip(done.rows).map(|(&case, (verdict, differs))| {
                 let id = source.manifest.cases[case].id.as_str();

@@ -26,7 +26,10 @@ const SHIPPED: &[(&str, &[u8])] =
 /// One JSON file with the safetensors that it names.
 pub(super) struct Source {
     pub(super) name: &'static str,
+    /// Where it is, for messages.
+    pub(super) path: String,
     pub(super) manifest: Manifest,
+    /// Each with where it is.
     pub(super) files: Vec<(String, Bytes)>,
 }
 
@@ -67,9 +70,9 @@ pub(super) fn open(dir: Option<&Path>) -> Result<Vec<Source>, String> {
                 return Err(at(format!("files must lie beside it, {file:?} does not")));
             }
             let bytes = read(dir, file)?.ok_or_else(|| at(format!("names {file}, which is not there")))?;
-            files.push((file.clone(), bytes));
+            files.push((shown(dir, file), bytes));
         }
-        sources.push(Source { name, manifest, files });
+        sources.push(Source { name, path: shown(dir, name), manifest, files });
     }
     if sources.is_empty() {
         return Err(format!("{}: must hold {}, has neither", shown(dir, ""), MANIFESTS.join(" or ")));
