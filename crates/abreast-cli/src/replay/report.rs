@@ -121,6 +121,18 @@ impl GroupReport {
 }
 
 impl Report {
+    pub(super) fn new(device: String, data: String) -> Self {
+        let version = env!("CARGO_PKG_VERSION");
+        let (cases, groups) = (Vec::new(), Vec::new());
+        Report { version, device, data, cases, groups, failed: 0, peak_resident_bytes: None }
+    }
+
+    /// What is known once everything has run.
+    pub(super) fn finish(&mut self) {
+        self.failed = self.cases.iter().filter(|case| !case.ok).count();
+        self.peak_resident_bytes = crate::info::peak_resident_bytes();
+    }
+
     pub(super) fn json(&self) -> Result<String, String> {
         serde_json::to_string_pretty(self).map(|json| json + "\n").map_err(|e| format!("json: {e}"))
     }
