@@ -7,6 +7,7 @@ Needs torch and nothing else. Prints the JSON that `abreast bench --peers FILE` 
 import argparse
 import datetime
 import json
+import os
 import statistics
 import sys
 import time
@@ -18,7 +19,7 @@ HEADS, DIM, INDEX_DIM, K, EPSILON = 64, 512, 128, 512, 1e-6
 CACHE = 4  # a cache has this many times the rows that a query selects
 ROWS = [1, 2, 4, 8, 16, 32]
 SAMPLE = 200e-6  # a shorter call is repeated within one sample
-DTYPES = {"bf16": torch.bfloat16, "f32": torch.float32}
+DTYPES = {"bf16": torch.bfloat16, "f32": torch.float32}  # those that --dtypes leaves
 
 
 # --- operations: the ways to compute one, each a function of the first of the call's `rows` requests ---
@@ -267,29 +268,43 @@ def best(case, rows, requests, args):
     torch.manual_seed(1)
     ways = list(make(rows, requests, *parameters))
     agree(op, shape, [(name, call(0)) for name, call in ways])
-    screened = []
-    for name, call in ways:
-        for threads in sorted({1, args.threads}):
+
+    def timed(budget, fewest, ways):
+        found = []
+        for name, call, threads in ways:
             torch.set_num_threads(threads)
-            seconds = statistics.median(samples(call, starts, args.seconds / 10, 3))
-            screened.append((seconds, threads, name, call))
-    screened.sort(key=lambda way: way[0])
-    measured = []
-    for _, threads, name, call in screened[:3]:
-        torch.set_num_threads(threads)
-        found = sorted(samples(call, starts, args.seconds, 5))
-        measured.append((statistics.median(found), found, f"{name}, {threads} thread{'s'[: threads > 1]}"))
-    median, found, how = min(measured, key=lambda way: way[0])
+            found.append((sorted(samples(call, starts, budget, fewest)), name, call, threads))
+        return sorted(found, key=lambda way: statistics.median(way[0]))
+
+    def screened(ways):
+        every = [(*way, threads) for way in ways for threads in sorted({1, args.threads})]
+        return [way[1:] for way in timed(args.seconds / 10, 3, every)]
+
+    promising = screened(ways)
+    if args.compile:
+        names = list(dict.fromkeys(name for name, _, _ in promising))[:2]
+        compiled = [(f"{name} compiled", compile_way(call, starts)) for name, call in ways if name in names]
+        promising = screened(ways + compiled)
+    found, name, _, threads = timed(args.seconds, 5, promising[:3])[0]
     return {
         "op": op,
         "shape": shape,
         "rows": rows,
-        "median_us": median * 1e6,
+        "median_us": statistics.median(found) * 1e6,
         "p10_us": found[(len(found) - 1) // 10] * 1e6,
         "p90_us": found[(len(found) - 1) * 9 // 10] * 1e6,
         "samples": len(found),
-        "how": how,
+        "how": f"{name}, {threads} thread{'s'[: threads > 1]}",
     }
+
+
+def compile_way(call, starts):
+    """The first row is a dynamic integer; 0 and others are specialised apart, so both are met before timing."""
+    torch._dynamo.reset()
+    compiled = torch.compile(call, dynamic=True)
+    for start in starts[:3]:
+        compiled(start)
+    return compiled
 
 
 def agree(op, shape, results):
@@ -316,7 +331,15 @@ def machine(threads):
         pass
     date = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
     level = torch.backends.cpu.get_cpu_capability()
-    return {"cpu": cpu, "threads": threads, "torch": torch.__version__, "vectors": level, "date": date}
+    limit = os.environ.get("ONEDNN_MAX_CPU_ISA")  # the only setting that the figures depend on
+    return {
+        "cpu": cpu,
+        "threads": threads,
+        "torch": torch.__version__,
+        "vectors": level,
+        "onednn_max_cpu_isa": limit,
+        "date": date,
+    }
 
 
 def main():
@@ -325,21 +348,29 @@ def main():
     parser.add_argument("--op", default="", help="only operations and shapes whose name contains this")
     parser.add_argument("--rows", type=lambda s: [int(n) for n in s.split(",")], help="rows of a call, such as 1,8")
     parser.add_argument("--seconds", type=float, default=0.5, help="about how long to measure a way")
+    parser.add_argument("--dtypes", default="bf16,f32", help="dtypes to choose from; others than f32 where it can be")
+    parser.add_argument("--compile", action="store_true", help="torch.compile the two best ways too; takes long")
     args = parser.parse_args()
+    chosen_dtypes = args.dtypes.split(",")
+    if not set(chosen_dtypes) <= set(DTYPES):
+        parser.error(f"--dtypes must be among {','.join(DTYPES)}")
+    for name in set(DTYPES) - set(chosen_dtypes):
+        del DTYPES[name]
     torch.set_grad_enabled(False)
     results = []
     for case in CASES:
         op, shape = case[:2]
         if args.op not in f"{op} {shape}":
             continue
-        chosen = args.rows or [n for n in ROWS if n <= most_rows(op, shape)]
-        for rows in chosen:
-            result = best(case, rows, max(chosen), args)
+        default = [n for n in ROWS if n <= most_rows(op, shape)]
+        for rows in args.rows or default:
+            result = best(case, rows, max(default + (args.rows or [])), args)
             results.append(result)
             print(f"{op} {shape} rows {rows}: {result['median_us']:.1f} us, {result['how']}", file=sys.stderr)
     if not results:
         sys.exit(f"no operation's name contains {args.op!r}")
-    json.dump({"machine": machine(args.threads), "results": results}, sys.stdout, indent=1)
+    name = f"torch {'+'.join(DTYPES)}"
+    json.dump({"name": name, "machine": machine(args.threads), "results": results}, sys.stdout, indent=1)
     print()
 
 

@@ -52,9 +52,9 @@ pub(crate) struct Args {
     /// Compare with an earlier report of `abreast bench --json`
     #[arg(long, value_name = "FILE")]
     baseline: Option<PathBuf>,
-    /// Compare with a peer's report, such as that of tools/peers/torch_cpu.py
-    #[arg(long, value_name = "FILE")]
-    peers: Option<PathBuf>,
+    /// Compare with reports of peers, such as that of tools/peers/torch_cpu.py
+    #[arg(long, value_name = "FILE,FILE", value_delimiter = ',')]
+    peers: Vec<PathBuf>,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -76,29 +76,34 @@ fn seconds(text: &str) -> Result<f64, String> {
 
 pub(crate) fn run(args: Args) -> CommandResult {
     let cases = chosen(&args)?;
-    let read = |path: &Option<PathBuf>| path.as_deref().map(Past::read).transpose();
-    let (baseline, peers) = (read(&args.baseline)?, read(&args.peers)?);
+    let baseline = args.baseline.as_deref().map(Past::read).transpose()?;
+    let peers = args.peers.iter().map(|path| Past::read(path)).collect::<Result<Vec<_>, _>>()?;
     let (isa, threads) = (args.isa.unwrap_or_else(Isa::best), args.threads.unwrap_or_else(machine::cores));
     let device = match args.backend {
         BackendName::Cpu => Device::cpu_with(CpuOptions { isa: Some(isa), threads: Some(threads) }),
     }
     .map_err(|e| e.to_string())?;
     let machine = Machine::new(&device, isa, threads);
-    for (name, past) in [("baseline", &baseline), ("peers", &peers)] {
-        past.iter().for_each(|past| warn_if_unlike(&machine, (name, past)));
-    }
+    peers.iter().for_each(|past| warn_if_unlike(&machine, (&past.name, past)));
+    baseline.iter().for_each(|past| warn_if_unlike(&machine, ("baseline", past)));
     let bar = progress(cases.iter().map(|(_, rows)| rows.len()).sum());
     bar.set_message("what the machine can do");
-    let mut report = Report { machine, ceilings: Ceilings::measure(isa, threads), results: vec![] };
+    let mut report = Report {
+        machine,
+        ceilings: Ceilings::measure(isa, threads),
+        peers: peers.iter().map(|past| past.name.clone()).collect(),
+        results: vec![],
+    };
     for (case, rows) in cases {
-        let requests = rows.iter().copied().max().unwrap_or(1);
+        // As many requests for few rows as for many, so that a figure does not depend on the others asked for.
+        let requests = rows.iter().chain(&default_rows(case)).copied().max().unwrap_or(1);
         bar.set_message(format!("{} {}", case.op(), case.shape()));
         inputs::open(case, (&device, requests), &mut |call| {
             for &rows in &rows {
                 let measured =
                     measure::measure(call, (rows, requests), Duration::from_secs_f64(args.seconds))?;
                 let mut record = Record::new(case, (rows, requests), (&measured, &report.ceilings));
-                record.compare(baseline.as_ref(), peers.as_ref());
+                record.compare(baseline.as_ref(), &peers);
                 report.results.push(record);
                 bar.inc(1);
             }
@@ -130,20 +135,20 @@ fn chosen(args: &Args) -> Result<Vec<(Case, Vec<usize>)>, String> {
 }
 
 fn rows(args: &Args, case: Case) -> Vec<usize> {
-    if args.rows.is_empty() {
-        ROWS.into_iter().filter(|rows| *rows <= case.most_rows()).collect()
-    } else {
-        args.rows.clone()
-    }
+    if args.rows.is_empty() { default_rows(case) } else { args.rows.clone() }
+}
+
+fn default_rows(case: Case) -> Vec<usize> {
+    ROWS.into_iter().filter(|rows| *rows <= case.most_rows()).collect()
 }
 
 fn warn_if_unlike(machine: &Machine, (name, past): (&str, &Past)) {
     let (then, cpu, threads) = (&past.machine, &machine.cpu, machine.threads);
     if then.cpu != *cpu {
-        eprintln!("abreast: note: the {name} file is of another processor: {}, here {cpu}", then.cpu);
+        eprintln!("abreast: note: the {name} figures are of another processor: {}, here {cpu}", then.cpu);
     }
     if then.threads != threads {
-        eprintln!("abreast: note: the {name} file is of {} threads, here {threads}", then.threads);
+        eprintln!("abreast: note: the {name} figures are of {} threads, here {threads}", then.threads);
     }
 }
 

@@ -99,3 +99,16 @@ impl Case {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    /// Reports find figures by operation and shape.
+    #[test]
+    fn names_are_unique() {
+        let names: BTreeSet<_> = Case::all().iter().map(|case| (case.op(), case.shape())).collect();
+        assert_eq!(names.len(), Case::all().len());
+    }
+}

@@ -1,6 +1,6 @@
 //! What this machine can do at most: the roof over every figure.
 
-use super::loops;
+use super::loops::{self, Line};
 use abreast::{Cost, Isa};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -43,8 +43,8 @@ pub(super) enum Bound {
 }
 
 /// Repeats of every measurement; the best counts, since a ceiling is what is possible.
-const REPEATS: usize = 5;
-const FMA_STEPS: usize = 4_000_000;
+const REPEATS: usize = 20;
+const FMA_STEPS: usize = 2_000_000;
 /// Far beyond every cache.
 const DRAM: usize = 512 << 20;
 
@@ -81,14 +81,14 @@ fn fma(isa: Isa, threads: usize) -> f64 {
 fn memory(threads: usize) -> Vec<Bandwidth> {
     // Every thread makes its own part, so that it lies close to it.
     let mut parts = vec![Vec::new(); threads];
-    together(&mut parts, |part| *part = vec![1u64; DRAM / size_of::<u64>() / threads]);
+    together(&mut parts, |part| *part = vec![Line::ONES; DRAM / size_of::<Line>() / threads]);
     // First-level caches, second-level caches, a shared last level, and none of them.
     [threads * (32 << 10), threads * (512 << 10), 8 << 20, DRAM]
         .into_iter()
         .map(|bytes| {
-            let len = bytes / size_of::<u64>() / threads;
+            let len = bytes / size_of::<Line>() / threads;
             let passes = (DRAM / 2 / bytes).max(1);
-            let moved = (len * size_of::<u64>() * threads * passes) as f64;
+            let moved = (len * size_of::<Line>() * threads * passes) as f64;
             let read = best(&mut parts, |part| (0..passes).for_each(|_| loops::read(&part[..len])));
             let copy = best(&mut parts, |part| (0..passes).for_each(|_| loops::copy(&mut part[..len])));
             Bandwidth { bytes, read_gbs: moved / read / 1e9, copy_gbs: moved / copy / 1e9 }

@@ -6,7 +6,7 @@ use abreast::{
     AttentionRow, Buffer, Compress, CompressRow, Cost, Device, Element, Emit, GatherRow, GatherRows,
     IndexScores, IndexScoresRow, Method, Op, Result, SelectKeys, SelectKeysRow, SparseAttention, StateLayout,
     TopK, TopKRow, ViewMut, bf16,
-    dims::{HEAD_DIM, INDEX_DIM, coff, window},
+    dims::{HEAD_DIM, INDEX_DIM, coff, status::names, window},
 };
 use std::ops::Range;
 
@@ -58,6 +58,13 @@ fn status(words: &mut Buffer<u32>, range: Range<usize>) -> Option<ViewMut<'_, u3
     Some(words.view_mut().slice(range))
 }
 
+/// Data that fails closed would be fast, and no measure of anything.
+fn assert_good(words: &Buffer<u32>) -> Result<()> {
+    let bad = words.read()?.into_iter().find(|word| *word != 0);
+    assert!(bad.is_none(), "an input of the benchmark fails closed: {}", bad.map_or("".into(), names));
+    Ok(())
+}
+
 fn sparse_attention(mut make: Maker<'_>, width: usize, then: &mut Use<'_>) -> Result<()> {
     let (device, requests) = (make.device, make.requests);
     let shape = [requests, HEADS, HEAD_DIM];
@@ -84,7 +91,8 @@ fn sparse_attention(mut make: Maker<'_>, width: usize, then: &mut Use<'_>) -> Re
         };
         let cost = args.cost();
         device.sparse_attention(args).map(|()| cost)
-    })
+    })?;
+    assert_good(&words)
 }
 
 /// Queries and head weights of the indexer.
@@ -120,7 +128,8 @@ fn index_scores(mut make: Maker<'_>, keys: usize, then: &mut Use<'_>) -> Result<
         };
         let cost = args.cost();
         device.index_scores(args).map(|()| cost)
-    })
+    })?;
+    assert_good(&words)
 }
 
 fn select_keys(mut make: Maker<'_>, keys: usize, then: &mut Use<'_>) -> Result<()> {
@@ -147,7 +156,8 @@ fn select_keys(mut make: Maker<'_>, keys: usize, then: &mut Use<'_>) -> Result<(
         };
         let cost = args.cost();
         device.select_keys(args).map(|()| cost)
-    })
+    })?;
+    assert_good(&words)
 }
 
 fn top_k(mut make: Maker<'_>, (n, scores): (usize, Scores), then: &mut Use<'_>) -> Result<()> {
@@ -167,7 +177,8 @@ fn top_k(mut make: Maker<'_>, (n, scores): (usize, Scores), then: &mut Use<'_>) 
         let args = TopK { k: K, rows, out, status: status(&mut words, range) };
         let cost = args.cost();
         device.top_k(args).map(|()| cost)
-    })
+    })?;
+    assert_good(&words)
 }
 
 type CompressShape = (usize, usize, StateLayout, bool);
@@ -211,7 +222,8 @@ fn compress(mut make: Maker<'_>, shape: CompressShape, then: &mut Use<'_>) -> Re
         };
         let cost = args.cost();
         device.compress(args).map(|()| cost)
-    })
+    })?;
+    assert_good(&words)
 }
 
 fn gather_rows(mut make: Maker<'_>, n: usize, then: &mut Use<'_>) -> Result<()> {
@@ -225,4 +237,32 @@ fn gather_rows(mut make: Maker<'_>, n: usize, then: &mut Use<'_>) -> Result<()> 
         let cost = args.cost();
         device.gather_rows(args).map(|()| cost)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every case is a legal call over good data, joint and solo, and costs something.
+    #[test]
+    fn every_case_runs() {
+        let device = Device::cpu().unwrap();
+        for case in Case::all() {
+            let mut calls = 0;
+            let mut check = |call: &mut Call<'_>| {
+                let (joint, solo) = (call(0..2)?, call(1..2)?);
+                assert!(joint.bytes > solo.bytes && solo.bytes > 0, "{case:?}");
+                calls += 1;
+                Ok(())
+            };
+            open(case, (&device, 2), &mut check).unwrap();
+            assert_eq!(calls, 1, "{case:?}");
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "fails closed: INVALID_INDEX")]
+    fn bad_data_is_noticed() {
+        assert_good(&Device::cpu().unwrap().upload(&[0, 1]).unwrap()).unwrap();
+    }
 }

@@ -9,8 +9,15 @@ const MOST_BYTES: u64 = 64 << 20;
 /// What a comparison needs of a report: of `abreast bench --json`, or of a tool in `tools/peers`.
 #[derive(Debug, Deserialize)]
 pub(super) struct Past {
+    /// Whose figures they are.
+    #[serde(default = "nobody")]
+    pub(super) name: String,
     pub(super) machine: Setting,
     pub(super) results: Vec<Figure>,
+}
+
+fn nobody() -> String {
+    "peer".into()
 }
 
 /// What should be alike for a comparison to mean something.

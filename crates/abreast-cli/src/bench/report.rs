@@ -12,6 +12,9 @@ use serde::Serialize;
 pub(super) struct Report {
     pub(super) machine: Machine,
     pub(super) ceilings: Ceilings,
+    /// Names of the peers that the results are held against.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) peers: Vec<String>,
     pub(super) results: Vec<Record>,
 }
 
@@ -41,8 +44,9 @@ pub(super) struct Record {
     pub(super) share: f64,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) baseline: Option<Compared>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) peer: Option<Compared>,
+    /// One for each name of the report's `peers`, where that peer has the figure.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) peers: Vec<Option<Compared>>,
 }
 
 /// Another figure for the same work.
@@ -82,13 +86,13 @@ impl Record {
             bound,
             share: floor / seconds,
             baseline: None,
-            peer: None,
+            peers: vec![],
         }
     }
 
-    pub(super) fn compare(&mut self, baseline: Option<&Past>, peers: Option<&Past>) {
+    pub(super) fn compare(&mut self, baseline: Option<&Past>, peers: &[Past]) {
         self.baseline = baseline.and_then(|past| self.compared(past));
-        self.peer = peers.and_then(|past| self.compared(past));
+        self.peers = peers.iter().map(|past| self.compared(past)).collect();
     }
 
     fn compared(&self, past: &Past) -> Option<Compared> {

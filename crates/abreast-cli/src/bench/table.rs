@@ -22,35 +22,34 @@ pub(super) fn render(report: &Report) -> String {
         m.date,
         rates.join(", "),
         memory.join(", "),
-        aligned(&lines(&report.results)),
+        aligned(&lines(report)),
     )
 }
 
-fn lines(records: &[Record]) -> Vec<Vec<String>> {
-    let (with_baseline, with_peer) =
-        (records.iter().any(|r| r.baseline.is_some()), records.iter().any(|r| r.peer.is_some()));
-    let mut head =
-        vec!["op", "shape", "rows", "median", "p10 to p90", "GFLOP/s", "GB/s", "joint vs solo", "of ceiling"];
+fn lines(report: &Report) -> Vec<Vec<String>> {
+    let with_baseline = report.results.iter().any(|r| r.baseline.is_some());
+    let head =
+        ["op", "shape", "rows", "median", "p10 to p90", "GFLOP/s", "GB/s", "joint vs solo", "of ceiling"];
+    let mut head = head.map(String::from).to_vec();
     if with_baseline {
-        head.extend(["baseline", "ours/baseline"]);
+        head.extend(["baseline".into(), "ours/baseline".into()]);
     }
-    if with_peer {
-        head.extend(["peer", "ours/peer", "peer's way"]);
+    for peer in &report.peers {
+        head.extend([peer.clone(), "ours/peer".into(), "its way".into()]);
     }
-    let mut lines = vec![head.into_iter().map(String::from).collect()];
-    lines.extend(records.iter().map(|r| {
+    let line = |r: &Record| {
         let mut line = figures(r);
         if with_baseline {
             line.extend(r.baseline.as_ref().map_or(none(2), |b| vec![time(b.median_us), change(b)]));
         }
-        if with_peer {
-            line.extend(r.peer.as_ref().map_or(none(3), |p| {
+        for peer in &r.peers {
+            line.extend(peer.as_ref().map_or(none(3), |p| {
                 vec![time(p.median_us), format!("{:.2}", p.ratio), p.how.clone().unwrap_or_default()]
             }));
         }
         line
-    }));
-    lines
+    };
+    std::iter::once(head).chain(report.results.iter().map(line)).collect()
 }
 
 fn none(cells: usize) -> Vec<String> {
