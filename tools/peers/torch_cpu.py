@@ -348,7 +348,7 @@ def main():
     parser.add_argument("--op", default="", help="only operations and shapes whose name contains this")
     parser.add_argument("--rows", type=lambda s: [int(n) for n in s.split(",")], help="rows of a call, such as 1,8")
     parser.add_argument("--seconds", type=float, default=0.5, help="about how long to measure a way")
-    parser.add_argument("--dtypes", default="bf16,f32", help="dtypes to choose from; others than f32 where it can be")
+    parser.add_argument("--dtypes", default="bf16,f32", help="dtypes to choose from, where there is a choice")
     parser.add_argument("--compile", action="store_true", help="torch.compile the two best ways too; takes long")
     args = parser.parse_args()
     chosen_dtypes = args.dtypes.split(",")

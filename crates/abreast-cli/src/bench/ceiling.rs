@@ -82,8 +82,8 @@ fn memory(threads: usize) -> Vec<Bandwidth> {
     // Every thread makes its own part, so that it lies close to it.
     let mut parts = vec![Vec::new(); threads];
     together(&mut parts, |part| *part = vec![Line::ONES; DRAM / size_of::<Line>() / threads]);
-    // First-level caches, second-level caches, a shared last level, and none of them.
-    [threads * (32 << 10), threads * (512 << 10), 8 << 20, DRAM]
+    // First-level caches, second-level caches, a part and the whole of a usual last level, and none of them.
+    [threads * (32 << 10), threads * (512 << 10), 8 << 20, 32 << 20, DRAM]
         .into_iter()
         .map(|bytes| {
             let len = bytes / size_of::<Line>() / threads;
