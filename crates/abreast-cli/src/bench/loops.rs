@@ -21,20 +21,21 @@ const X86_CHAINS: usize = 12;
 /// Up to 4 units with a latency of 4, and 32 registers.
 const ARM_CHAINS: usize = 16;
 
-/// `steps` steps of fused multiply-adds that do not wait for each other. The values stay near 1.
+/// `steps` steps of fused multiply-adds that do not wait for each other. They sum up one product in place, so that
+/// no step needs a move.
 pub(super) fn fma(isa: Isa, steps: usize) {
     match isa {
         #[cfg(target_arch = "x86_64")]
-        // SAFETY: an available instruction set, as the caller promises by naming it and `assert` checks.
-        Isa::Avx512 | Isa::Avx2 => unsafe {
-            assert!(isa.is_available());
-            if isa == Isa::Avx512 { x86::fma_512(steps) } else { x86::fma_256(steps) }
-        },
+        // SAFETY: just checked.
+        Isa::Avx512 if isa.is_available() => unsafe { x86::fma_512(steps) },
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: just checked.
+        Isa::Avx2 if isa.is_available() => unsafe { x86::fma_256(steps) },
         #[cfg(target_arch = "aarch64")]
         Isa::Neon => arm::fma(steps),
         _ => {
             let (a, b) = (black_box(A), black_box(B));
-            black_box(chains::<f32, ARM_CHAINS>(steps, 1.0, |v| v.mul_add(a, b)));
+            black_box(chains::<f32, ARM_CHAINS>(steps, 1.0, |v| a.mul_add(b, v)));
         }
     }
 }
@@ -100,14 +101,14 @@ mod x86 {
     pub(super) fn fma_512(steps: usize) {
         let (a, b) = (_mm512_set1_ps(black_box(A)), _mm512_set1_ps(black_box(B)));
         let one = _mm512_set1_ps(1.0);
-        black_box(chains::<_, X86_CHAINS>(steps, one, |v| _mm512_fmadd_ps(v, a, b)));
+        black_box(chains::<_, X86_CHAINS>(steps, one, |v| _mm512_fmadd_ps(a, b, v)));
     }
 
     #[target_feature(enable = "avx2,fma")]
     pub(super) fn fma_256(steps: usize) {
         let (a, b) = (_mm256_set1_ps(black_box(A)), _mm256_set1_ps(black_box(B)));
         let one = _mm256_set1_ps(1.0);
-        black_box(chains::<_, X86_CHAINS>(steps, one, |v| _mm256_fmadd_ps(v, a, b)));
+        black_box(chains::<_, X86_CHAINS>(steps, one, |v| _mm256_fmadd_ps(a, b, v)));
     }
 
     #[target_feature(enable = "avx2,fma")]
@@ -126,6 +127,6 @@ mod arm {
         // SAFETY: every aarch64 processor has NEON.
         let [one, a, b] = [1.0, A, B].map(|x| unsafe { vdupq_n_f32(black_box(x)) });
         // SAFETY: as above.
-        black_box(chains::<_, ARM_CHAINS>(steps, one, |v| unsafe { vfmaq_f32(b, v, a) }));
+        black_box(chains::<_, ARM_CHAINS>(steps, one, |v| unsafe { vfmaq_f32(v, a, b) }));
     }
 }
