@@ -79,10 +79,10 @@ struct Work {
 }
 
 impl Cost {
-    /// Whether it is done before another thread would have woken up: some 20 microseconds, at 100 operations and 10
+    /// Whether it is done before another thread would have woken up: some 40 microseconds, at 100 operations and 10
     /// bytes a nanosecond.
     fn is_small(self) -> bool {
-        self.flops / 100 + self.bytes / 10 < 20_000
+        self.flops / 100 + self.bytes / 10 < 40_000
     }
 }
 
