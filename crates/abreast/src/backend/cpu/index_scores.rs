@@ -1,7 +1,7 @@
 //! Tasks are stretches of keys of one row. A task packs the row's queries, then tiles of keys; the dot products of one tile
 //! stay in the first-level cache until all heads are there to be weighted.
 
-use super::dots::{Dots, Emit, Packed, Stacked, TILE};
+use super::dots::{Dots, Emit, Packed, Stacked, TILE, stack_len};
 use super::isa::Kernel;
 use super::lanes::{Lanes, WIDEST};
 use super::{Cpu, Shared, StatusWords, Task, Work};
@@ -10,8 +10,10 @@ use crate::error::Result;
 use crate::ops::{Checked, Cost, IndexScores, Op};
 use half::bf16;
 
-/// Keys of one task: enough that packing the queries once more does not show.
-const STRETCH: usize = 256;
+/// Keys of one task: few enough for every thread to have some, enough that packing the queries once more does not show.
+fn stretch(keys: usize, threads: usize) -> usize {
+    keys.div_ceil(threads).clamp(256, 1024).next_multiple_of(TILE * WIDEST)
+}
 
 pub(super) fn launch(cpu: &Cpu, mut op: Checked<IndexScores<'_>>) -> Result<()> {
     let words = StatusWords::start(op.status.as_mut());
@@ -66,15 +68,16 @@ impl Scorer {
         rows: Rows<F>,
         words: &StatusWords,
     ) -> Result<()> {
-        let stretches = (0..rows.len).map(|e| (rows.row)(e).count.div_ceil(STRETCH)).max().unwrap_or(0);
+        let counts = || (0..rows.len).map(|e| (rows.row)(e).count);
+        let stretch = stretch(counts().sum(), cpu.threads());
+        let stretches = counts().map(|count| count.div_ceil(stretch)).max().unwrap_or(0);
         let bytes = Scratch::floats(self.shape) * size_of::<f32>();
         let work = Work { parts: rows.len * stretches, scratch: bytes, cost: rows.cost };
         cpu.for_each(work, |task: Task| {
-            let (e, stretch) = (task.part / stretches, task.part % stretches);
+            let (e, first) = (task.part / stretches, task.part % stretches * stretch);
             let row = (rows.row)(e);
-            let first = stretch * STRETCH;
             if first < row.count {
-                let keys = first..row.count.min(first + STRETCH);
+                let keys = first..row.count.min(first + stretch);
                 cpu.isa.run(Stretch {
                     scorer: self,
                     row,
@@ -98,7 +101,7 @@ struct Scratch {
 impl Scratch {
     fn floats([_, heads, dim]: [usize; 3]) -> usize {
         let (padded, tile) = (heads.next_multiple_of(WIDEST), TILE * WIDEST);
-        Packed::len(dim, padded) + Packed::len(dim, tile) + Dots::stack_len(heads, tile) + heads * tile
+        Packed::len(dim, padded) + Packed::len(dim, tile) + stack_len(heads, tile) + heads * tile
     }
 
     #[inline(always)]
@@ -108,7 +111,7 @@ impl Scratch {
         unsafe {
             let keys = scratch.add(Packed::len(dim, padded));
             let stack = keys.add(Packed::len(dim, tile));
-            let dots = stack.add(Dots::stack_len(heads, tile));
+            let dots = stack.add(stack_len(heads, tile));
             Scratch {
                 queries: Packed { data: scratch, dim, stride: padded },
                 keys: Packed { data: keys, dim, stride: tile },
@@ -149,7 +152,10 @@ impl Kernel for Stretch<'_> {
             // SAFETY: keys before `count` lie within the row's cache; the scores within its place.
             unsafe {
                 keys.fill::<L>(&Stacked { first: self.row.keys.add(tile * dim), rows: left, dim });
-                let all = Dots { a: queries, a_rows: heads, b: keys, stack };
+                let ahead = left.saturating_sub(stride);
+                let next =
+                    &Stacked { first: self.row.keys.add((self.keys.end - ahead) * dim), rows: ahead, dim };
+                let all = Dots { a: queries, a_rows: heads, b: keys, stack, next };
                 all.run::<L>(&Tile { to: dots, stride });
                 for v in (0..stride.min(left)).step_by(L::N) {
                     let mut scores = [0.0f32; WIDEST];

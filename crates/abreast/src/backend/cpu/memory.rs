@@ -12,7 +12,8 @@ pub(super) struct Memory {
     layout: Layout,
 }
 
-const LINE: usize = 64;
+/// Bytes of a cache line.
+pub(super) const LINE: usize = 64;
 
 impl Memory {
     pub(super) fn zeroed(bytes: usize, what: &'static str) -> Result<Memory> {

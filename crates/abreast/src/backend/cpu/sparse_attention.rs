@@ -7,7 +7,7 @@
 //!
 //! Each logit, weight and output element has its own chain of operations, so the shares do not show in the bits.
 
-use super::dots::{Dots, Emit, Packed, Source, Stacked, TILE};
+use super::dots::{Dots, Emit, Packed, Source, Stacked, TILE, stack_len};
 use super::isa::Kernel;
 use super::lanes::{Lanes, WIDEST};
 use super::softmax::Logits;
@@ -126,7 +126,7 @@ impl Layout {
     fn lengths(self) -> [usize; 4] {
         let tile = TILE * WIDEST;
         let queries = Packed::len(self.dim, self.heads.next_multiple_of(WIDEST));
-        let tiles = Packed::len(self.dim, tile) + Dots::stack_len(self.heads, tile);
+        let tiles = Packed::len(self.dim, tile) + stack_len(self.heads, tile);
         [2 * self.padded(), self.heads * self.padded(), queries, tiles.max(WeightedSum::tile_len(self.dim))]
     }
 
@@ -253,7 +253,8 @@ impl Attend<'_> {
             // SAFETY: as above.
             unsafe {
                 keys.fill::<L>(&Attended { rows, ..*attended });
-                let dots = Dots { a: queries, a_rows: heads, b: keys, stack: scratch.stack };
+                let next = &Attended { rows: rows.get(stride..).unwrap_or_default(), ..*attended };
+                let dots = Dots { a: queries, a_rows: heads, b: keys, stack: scratch.stack, next };
                 let to = scratch.logits.add(tile);
                 dots.run::<L>(&Scaled { to, stride: scratch.padded, scale: self.scale });
             }
