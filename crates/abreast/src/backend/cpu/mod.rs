@@ -6,6 +6,7 @@
 
 #[cfg(target_arch = "aarch64")]
 mod arm;
+mod attention_scratch;
 mod compress;
 mod convert_state;
 mod dots;

@@ -7,13 +7,14 @@
 //!
 //! Each logit, weight and output element has its own chain of operations, so the shares do not show in the bits.
 
-use super::dots::{Dots, Emit, Packed, Source, Stacked, TILE, stack_len};
+use super::attention_scratch::{Layout, Scratch};
+use super::dots::{Dots, Emit, Packed, Source, Stacked, TILE};
 use super::isa::Kernel;
-use super::lanes::{Lanes, WIDEST};
+use super::lanes::Lanes;
 use super::softmax::Logits;
 use super::values::{WeightedSum, divide};
 use super::{Cpu, Shared, StatusWords, Work};
-use crate::dims::{MAX_HEADS, NO_INDEX, PARTIALS, status};
+use crate::dims::{MAX_HEADS, NO_INDEX, status};
 use crate::error::Result;
 use crate::ops::{Checked, Op, SparseAttention};
 use half::bf16;
@@ -88,71 +89,6 @@ impl Cache {
     unsafe fn row(self, row: u32) -> *const bf16 {
         // SAFETY: the view has `len` rows of `dim`, and its size fits the address space.
         unsafe { self.kv.add(row as usize * self.dim) }
-    }
-}
-
-/// The scratch of a task.
-#[derive(Clone, Copy)]
-struct Layout {
-    heads: usize,
-    dim: usize,
-    width: usize,
-}
-
-/// Where the parts of a task's scratch are.
-struct Scratch {
-    /// Cache rows of the attended slots, and where each stood in the index list.
-    rows: *mut u32,
-    slots: *mut u32,
-    /// Logits, then weights, `[heads, padded]`.
-    logits: *mut f32,
-    padded: usize,
-    queries: *mut f32,
-    /// Cache rows, packed for the logits or widened for the sums.
-    tile: *mut f32,
-    stack: *mut f32,
-    /// Weighted sums, `[heads, dim]`.
-    sums: *mut f32,
-}
-
-impl Layout {
-    /// Whole tiles of any lanes, and whole turns of the softmax's partial sums.
-    fn padded(self) -> usize {
-        self.width.next_multiple_of(PARTIALS)
-    }
-
-    /// Lengths in elements of 4 bytes, in the order of [`Scratch`]'s fields. What is not needed at the same time
-    /// shares its place: the sums are where the queries were.
-    fn lengths(self) -> [usize; 4] {
-        let tile = TILE * WIDEST;
-        let queries = Packed::len(self.dim, self.heads.next_multiple_of(WIDEST));
-        let tiles = Packed::len(self.dim, tile) + stack_len(self.heads, tile);
-        [2 * self.padded(), self.heads * self.padded(), queries, tiles.max(WeightedSum::tile_len(self.dim))]
-    }
-
-    fn bytes(self) -> usize {
-        self.lengths().iter().sum::<usize>() * size_of::<f32>()
-    }
-
-    fn place(self, scratch: *mut u8) -> Scratch {
-        let [lists, logits, queries, _] = self.lengths();
-        let padded = self.padded();
-        let scratch: *mut f32 = scratch.cast();
-        // SAFETY: the parts lie within `bytes`, one behind the other.
-        unsafe {
-            let at = |offset: usize| scratch.add(offset);
-            let (queries, tile) = (at(lists + logits), at(lists + logits + queries));
-            Scratch {
-                rows: scratch.cast(),
-                slots: at(padded).cast(),
-                logits: at(lists),
-                padded,
-                queries,
-                tile,
-                stack: tile.add(Packed::len(self.dim, TILE * WIDEST)),
-                sums: queries,
-            }
-        }
     }
 }
 
