@@ -40,13 +40,11 @@ pub(super) fn cases() -> Vec<Case> {
     cases
 }
 
+/// An operation's name, its good data, and what may be done to them.
+type Table<D> = (&'static str, fn() -> D, Vec<Damage<D>>);
 type Check<D> = fn(&mut Lab<'_>, D, &Damage<D>) -> Verdict;
 
-fn table<D: 'static>(
-    cases: &mut Vec<Case>,
-    (op, data, damages): (&str, fn() -> D, Vec<Damage<D>>),
-    check: Check<D>,
-) {
+fn table<D: 'static>(cases: &mut Vec<Case>, (op, data, damages): Table<D>, check: Check<D>) {
     for damage in damages {
         let name = format!("{op}/fail_closed/{}", damage.name);
         cases.push(Case::new(name, move |lab| check(lab, data(), &damage)));

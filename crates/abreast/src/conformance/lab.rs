@@ -54,7 +54,7 @@ impl Lab<'_> {
     pub(super) fn run(
         &mut self,
         loaded: &mut dyn Loaded,
-        chunks: &[Vec<usize>],
+        chunks: &[&[usize]],
         fill: u8,
     ) -> Result<Results, Finding> {
         loaded.reset(fill)?;
@@ -77,7 +77,8 @@ impl Lab<'_> {
     /// All rows of a problem in one dispatch.
     pub(super) fn joint(&mut self, problem: &dyn Problem) -> Result<Results, Finding> {
         let mut loaded = problem.load(self.device)?;
-        self.run(&mut *loaded, &[(0..problem.rows()).collect()], 0x5a)
+        let all: Vec<usize> = (0..problem.rows()).collect();
+        self.run(&mut *loaded, &[&all], 0x5a)
     }
 
     /// Compares all rows that both have; `against` says what `want` is.

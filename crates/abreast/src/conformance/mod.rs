@@ -15,6 +15,8 @@
 mod arena;
 mod bits;
 pub mod case;
+#[cfg(test)]
+mod defects;
 mod digest;
 mod errors;
 mod fail_closed;
@@ -22,6 +24,7 @@ mod hostile;
 mod known;
 mod lab;
 mod law;
+mod memory;
 mod oracle;
 mod runs;
 mod shapes;

@@ -282,7 +282,7 @@ pub(super) fn compress(data: &compress::Data, row: usize) -> Vec<Expected> {
             kv[state_row * features + f] = if k.is_finite() { k } else { 0.0 };
             score[state_row * features + f] = if good { sum } else { f32::from_bits(0x7fc0_0000) };
         }
-        if (p + 1) % ratio != 0 {
+        if t + 1 < ratio {
             if data.emit == Emit::EveryToken {
                 wants.extend(vec![ZERO; dim]);
             }
@@ -331,7 +331,7 @@ fn held(ring: Option<usize>, ratio: usize, next: usize) -> Vec<Option<usize>> {
             Some(_) => state[p % rows] = Some(p),
             None if coff(ratio) == 2 => {
                 state[ratio + p % ratio] = Some(p);
-                if (p + 1) % ratio == 0 {
+                if p % ratio + 1 == ratio {
                     state.copy_within(ratio.., 0);
                 }
             }

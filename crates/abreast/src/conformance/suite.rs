@@ -3,7 +3,7 @@
 use super::bits::{Finding, Verdict};
 use super::lab::{Counts, Lab};
 use super::shapes::OPS;
-use super::{errors, fail_closed, hostile, known, law, runs, ties};
+use super::{errors, fail_closed, hostile, known, law, memory, runs, ties};
 use crate::Device;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -128,6 +128,7 @@ fn list(options: &Options) -> Vec<Case> {
     cases.extend(runs::cases());
     cases.extend(known::cases());
     cases.extend(hostile::cases(options.depth));
+    cases.extend(memory::cases());
     // Operation by operation; within one, the groups in the order above.
     cases.sort_by_key(|case| OPS.iter().position(|op| case.name.starts_with(op)));
     if let Some(filter) = &options.filter {
