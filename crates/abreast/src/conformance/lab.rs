@@ -93,6 +93,16 @@ impl Lab<'_> {
         Ok(rows)
     }
 
+    /// See [`check`].
+    pub(super) fn check(&mut self, problem: &dyn Problem) -> Verdict {
+        let mut loaded = problem.load(self.device)?;
+        let all: Vec<usize> = (0..problem.rows()).collect();
+        let joint = self.run(&mut *loaded, &[&all], 0x5a)?;
+        let solo = self.run(&mut *loaded, &all.chunks(1).collect::<Vec<_>>(), 0xa5)?;
+        self.counts.rows += self.same(&joint, &solo, "alone")?;
+        self.oracle(problem, &joint, all)
+    }
+
     /// Compares some rows with the oracle.
     pub(super) fn oracle(
         &mut self,
@@ -106,6 +116,14 @@ impl Lab<'_> {
         }
         Ok(())
     }
+}
+
+/// Whether every row of a problem has the bits in a joint call that it has alone, and those that the oracle expects,
+/// with all red zones whole.
+pub fn check(device: &Device, problem: &dyn Problem) -> Result<Counts, Finding> {
+    let mut lab = Lab { device, counts: Counts::default(), shape: String::new() };
+    lab.check(problem)?;
+    Ok(lab.counts)
 }
 
 impl Results {

@@ -28,12 +28,13 @@ mod memory;
 mod oracle;
 mod runs;
 mod shapes;
+mod steps;
 mod suite;
 mod ties;
 
 pub use bits::{Difference, Fault, Finding, Part, RowBits};
 pub use digest::digest;
-pub use lab::Counts;
+pub use lab::{Counts, check};
 pub use oracle::{Expected, Want};
 pub use suite::{Depth, Failure, Group, Options, Progress, Report, cases, run};
 
