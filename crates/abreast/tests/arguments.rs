@@ -1,9 +1,9 @@
 //! Random arguments, many of them bad: a call works or names the argument that it does not like, and never panics.
 
 use abreast::{
-    AttentionRow, Compress, CompressRow, ConvertState, ConvertStateRow, Device, Element, Emit, Error, GatherRow,
-    GatherRows, IndexScores, IndexScoresRow, Method, Result, SelectKeys, SelectKeysRow, SparseAttention,
-    StateLayout, TopK, TopKRow, View, ViewMut, bf16,
+    AttentionRow, Compress, CompressRow, ConvertState, ConvertStateRow, Device, Element, Emit, Error,
+    GatherRow, GatherRows, IndexScores, IndexScoresRow, Method, Result, SelectKeys, SelectKeysRow,
+    SparseAttention, StateLayout, TopK, TopKRow, View, ViewMut, bf16,
 };
 use proptest::option::weighted;
 use proptest::prelude::*;

@@ -16,6 +16,15 @@ fn conformance() {
     assert!(report.is_good(), "{} of {} cases failed", report.failures.len(), report.cases());
 }
 
+/// More threads than cores, and a number that divides nothing.
+#[test]
+fn law_on_five_threads() {
+    let device = Device::cpu_with(CpuOptions { threads: Some(5), ..CpuOptions::default() }).unwrap();
+    let options = Options { filter: Some("/law/".into()), ..Options::default() };
+    let report = conformance::run(&device, &options, &mut |_| ());
+    assert!(report.is_good(), "{:?}", report.failures);
+}
+
 /// What `tests/golden/digest.txt` holds: a line per operation.
 fn digest(device: &Device) -> String {
     let digest = conformance::digest(device).unwrap();
@@ -54,6 +63,8 @@ fn problems(rows: usize) -> Vec<Box<dyn Problem>> {
         Box::new(top.generate(seed)),
         Box::new(select_keys::Shape { scores, k: 7 }.generate(seed)),
         Box::new(runs.generate(seed)),
+        // So large that the device's own threads take part.
+        Box::new(top_k::Shape { k: 300, rows: vec![30_000; 3] }.generate(seed)),
     ]
 }
 
@@ -76,7 +87,7 @@ fn one_handle_on_many_threads() {
             scope.spawn(move || {
                 for call in 0..200 {
                     // Every thread on its own way through the problems; all buffers are dropped after each call.
-                    let (rows, kind) = ((call * 7 + thread) % 9, (call + thread) % 5);
+                    let (rows, kind) = ((call * 7 + thread) % 9, (call + thread) % 6);
                     let got = joint(&device, &*problems(rows + 1)[kind]);
                     assert_eq!(got, expected[rows][kind], "thread {thread}, call {call}");
                 }

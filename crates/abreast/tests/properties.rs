@@ -14,7 +14,8 @@ static DEVICE: LazyLock<Device> = LazyLock::new(|| Device::cpu().unwrap());
 fn holds(mut problem: impl Problem, seed: u64) -> std::result::Result<(), TestCaseError> {
     let rng = &mut Rng::new(seed);
     for round in 0..3 {
-        check(&DEVICE, &problem).map_err(|finding| TestCaseError::fail(format!("round {round}: {finding}")))?;
+        check(&DEVICE, &problem)
+            .map_err(|finding| TestCaseError::fail(format!("round {round}: {finding}")))?;
         problem.corrupt(if round == 0 { 500 } else { 20 }, rng);
         problem.scatter(rng);
     }

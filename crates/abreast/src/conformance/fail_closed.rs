@@ -178,6 +178,12 @@ fn attention() -> Vec<Damage<sparse_attention::Data>> {
             q(d, 0)[4] = NAN;
             sink(d, 3, f32::NAN);
         }),
+        all("sink_beside_an_overflow", NONFINITE_SINK, |d: &mut D| {
+            // Only a head whose inputs are all finite overflows.
+            sink(d, 1, f32::NAN);
+            q(d, 1).fill(bf16::MAX);
+            (0..64).for_each(|f| *kv(d, 6, f) = bf16::from_f32(4.0));
+        }),
         own("leading_slots_skipped", 0, |d: &mut D| {
             let list = &mut d.rows[ROW].indices;
             *list = std::iter::repeat_n(-1, 200).chain(list.drain(..)).collect();

@@ -7,6 +7,7 @@ use super::case::{compress, convert_state, index_scores, select_keys, sparse_att
 use crate::dims::status::*;
 use crate::dims::{NO_INDEX, coff, window};
 use crate::{Element, Emit, StateLayout, bf16};
+use std::ops::Range;
 
 /// What one output of a row must be.
 #[derive(Debug, Clone)]
@@ -15,8 +16,8 @@ pub struct Expected {
     pub name: &'static str,
     /// Element by element.
     pub wants: Vec<Want>,
-    /// In every run of so many elements, at most so many may differ from the correctly rounded value.
-    pub inexact: Option<(usize, usize)>,
+    /// Elements of which all but a few must be the correctly rounded values: see [`MOST_INEXACT`].
+    pub exact: Vec<Range<usize>>,
 }
 
 /// What one element must be.
@@ -44,11 +45,14 @@ pub enum Want {
     },
 }
 
+/// How many elements of a range of [`Expected::exact`] may be rounded the other way.
+pub(super) const MOST_INEXACT: usize = 2;
+
 const ZERO: Want = Want::Bits(0);
 const MAX: f64 = f32::MAX as f64;
 
 fn expected(name: &'static str, wants: Vec<Want>) -> Expected {
-    Expected { name, wants, inexact: None }
+    Expected { name, wants, exact: vec![] }
 }
 
 fn flags(must: u32, may: u32) -> Expected {
@@ -97,8 +101,7 @@ pub(super) fn sparse_attention(data: &sparse_attention::Data, row: usize) -> Vec
         wants.extend(head.out);
     }
     if kv.iter().any(|kv| !finite(kv)) {
-        // What else a head finds beside its bad values is a matter of taste.
-        return vec![zeros(), flags(NONFINITE_KV | must & !OVERFLOW, OVERFLOW)];
+        return vec![zeros(), flags(NONFINITE_KV | must & !OVERFLOW, 0)];
     }
     vec![expected("out", wants), flags(must, may)]
 }
@@ -112,8 +115,9 @@ struct Head {
 fn attention_head(q: &[bf16], sink: Option<f32>, (kv, scale): (&[&[bf16]], f64)) -> Head {
     let zeros = |must, may| Head { out: vec![ZERO; q.len()], must, may };
     let bad_sink = if sink.is_some_and(|sink| !sink.is_finite()) { NONFINITE_SINK } else { 0 };
-    if !finite(q) {
-        return zeros(NONFINITE_QUERY | bad_sink, 0);
+    // Only finite inputs overflow.
+    if !finite(q) || bad_sink != 0 {
+        return zeros(bad_sink | if finite(q) { 0 } else { NONFINITE_QUERY }, 0);
     }
     let dots: Vec<(f64, f64)> = kv.iter().map(|kv| dot(q, kv)).collect();
     let logits: Vec<f64> = dots.iter().map(|(dot, _)| dot * scale).collect();
@@ -125,13 +129,8 @@ fn attention_head(q: &[bf16], sink: Option<f32>, (kv, scale): (&[&[bf16]], f64))
                 if overflow == Some(true) || one == Some(true) { Some(true) } else { overflow.and(one) };
         }
     }
-    if bad_sink != 0 || overflow == Some(true) {
-        let overflow = match overflow {
-            Some(true) => (OVERFLOW, 0),
-            Some(false) => (0, 0),
-            None => (0, OVERFLOW),
-        };
-        return zeros(bad_sink | overflow.0, overflow.1);
+    if overflow == Some(true) {
+        return zeros(OVERFLOW, 0);
     }
     let most = logits.iter().copied().chain(sink.map(f64::from)).fold(f64::NEG_INFINITY, f64::max);
     let weights: Vec<f64> = logits.iter().map(|logit| (logit - most).exp()).collect();
@@ -266,7 +265,7 @@ pub(super) fn compress(data: &compress::Data, row: usize) -> Vec<Expected> {
     let (ratio, dim, features) = (data.ratio as usize, data.dim, data.features());
     let row_data = &data.rows[row];
     let (mut kv, mut score) = (row_data.kv_state.clone(), row_data.score_state.clone());
-    let (mut wants, mut must, mut may) = (Vec::new(), 0, 0);
+    let (mut wants, mut exact, mut must, mut may) = (Vec::new(), Vec::new(), 0, 0);
     let overlap = coff(ratio) == 2;
     for token in 0..data.tokens(row) {
         let p = row_data.start_pos as usize + token;
@@ -302,9 +301,12 @@ pub(super) fn compress(data: &compress::Data, row: usize) -> Vec<Expected> {
             .collect();
         let at = |f: usize| rows.iter().map(move |(row, half)| row * features + half + f);
         let feature = |f: usize| at(f).map(|i| (kv[i], score[i])).collect::<Vec<_>>();
-        let entry = entry(data, (0..dim).map(feature).collect());
+        let (entry, certain) = entry(data, (0..dim).map(feature).collect());
         must |= entry.must;
         may |= entry.may;
+        if certain {
+            exact.push(wants.len()..wants.len() + dim);
+        }
         wants.extend(entry.out);
         if overlap && data.layout == StateLayout::Shifted {
             let half = ratio * features;
@@ -314,7 +316,7 @@ pub(super) fn compress(data: &compress::Data, row: usize) -> Vec<Expected> {
     }
     let bits = |state: Vec<f32>| state.into_iter().map(|x| Want::Bits(x.to_bits() as u64)).collect();
     vec![
-        Expected { inexact: Some((dim, 2)), ..expected("out", wants) },
+        Expected { exact, ..expected("out", wants) },
         flags(must, may),
         expected("kv_state", bits(kv)),
         expected("score_state", bits(score)),
@@ -358,15 +360,16 @@ pub(super) fn convert_state(data: &convert_state::Data, row: usize) -> Vec<Expec
     vec![part("kv_to", kv, 0.0), part("score_to", score, f32::NEG_INFINITY)]
 }
 
-/// One entry from its window: per feature, values and scores.
-fn entry(data: &compress::Data, window: Vec<Vec<(f32, f32)>>) -> Head {
+/// One entry from its window: per feature, values and scores. Also whether every pooled value is so far from a
+/// rounding boundary of bf16 that f32 rounds it alike: one that is not moves the mean, and with it all of the row.
+fn entry(data: &compress::Data, window: Vec<Vec<(f32, f32)>>) -> (Head, bool) {
     let dim = data.dim;
-    let zeros = || Head { out: vec![ZERO; dim], must: NONFINITE_STATE, may: 0 };
+    let zeros = || (Head { out: vec![ZERO; dim], must: NONFINITE_STATE, may: 0 }, false);
     let bad = |&(kv, score): &(f32, f32)| !kv.is_finite() || score.is_nan() || score == f32::INFINITY;
     if window.iter().flatten().any(bad) || data.norm.iter().any(|x| !x.is_finite()) {
         return zeros();
     }
-    let mut certain = true;
+    let (mut certain, mut rounds_alike) = (true, true);
     let mut pooled = Vec::with_capacity(dim);
     for feature in &window {
         let most = feature.iter().map(|(_, score)| *score).fold(f32::NEG_INFINITY, f32::max) as f64;
@@ -381,7 +384,10 @@ fn entry(data: &compress::Data, window: Vec<Vec<(f32, f32)>>) -> Head {
             Some(false) => {}
             None => certain = false,
         }
-        pooled.push(bf16::from_f64(sum / terms().map(|(w, _)| w).sum::<f64>()).to_f64());
+        let weights: f64 = terms().map(|(w, _)| w).sum();
+        let (value, error) = (sum / weights, 2e-6 * mass / weights);
+        rounds_alike &= bf16::from_f64(value - error) == bf16::from_f64(value + error);
+        pooled.push(bf16::from_f64(value).to_f64());
     }
     let squares: f64 = pooled.iter().map(|c| c * c).sum();
     match overflows(squares, squares * 1.01) {
@@ -401,7 +407,7 @@ fn entry(data: &compress::Data, window: Vec<Vec<(f32, f32)>>) -> Head {
         out.push(Want::Near { value, bound: value.abs() / 64.0 + 1e-5, or_zero: false });
     }
     if certain {
-        return Head { out, must: 0, may: 0 };
+        return (Head { out, must: 0, may: 0 }, rounds_alike);
     }
-    Head { out: vec![Want::Any; dim], must: 0, may: NONFINITE_STATE }
+    (Head { out: vec![Want::Any; dim], must: 0, may: NONFINITE_STATE }, false)
 }
