@@ -139,3 +139,16 @@ fn memory_is_flat() {
     let grown = resident_pages().saturating_sub(before) * 4096;
     assert!(grown < 256 << 20, "{grown} bytes more after 6,000 steps");
 }
+
+#[test]
+fn out_of_memory_is_an_error() {
+    let device = Device::cpu().unwrap();
+    let error = device.zeros::<f32>(1 << 60).unwrap_err();
+    assert_eq!(error.to_string(), "cpu: out of memory: 4611686018427387904 bytes asked for a buffer");
+    // Not even a number of bytes.
+    let error = device.zeros::<f32>(usize::MAX).unwrap_err();
+    assert!(matches!(error, abreast::Error::Argument { .. }), "{error}");
+    for problem in problems(4) {
+        conformance::check(&device, &*problem).unwrap();
+    }
+}
