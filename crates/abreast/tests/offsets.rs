@@ -30,10 +30,12 @@ fn slice<T: Element>(buffer: &mut Buffer<T>, start: usize, len: usize) -> &mut [
     unsafe { std::slice::from_raw_parts_mut(ptr, len) }
 }
 
+type Check = fn(&Device) -> Option<()>;
+
 #[test]
 fn beyond_2_to_the_32() {
     let device = Device::cpu().unwrap();
-    let checks: [(&str, fn(&Device) -> Option<()>); 7] = [
+    let checks: [(&str, Check); 7] = [
         ("sparse_attention", sparse_attention),
         ("index_scores", index_scores),
         ("select_keys", select_keys),
