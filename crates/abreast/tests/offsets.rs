@@ -30,11 +30,22 @@ fn slice<T: Element>(buffer: &mut Buffer<T>, start: usize, len: usize) -> &mut [
     unsafe { std::slice::from_raw_parts_mut(ptr, len) }
 }
 
+/// Bytes of this process that are in memory.
+fn resident() -> usize {
+    let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
+    statm.split(' ').nth(1).unwrap().parse::<usize>().unwrap() * 4096
+}
+
 type Check = fn(&Device) -> Option<()>;
 
 #[test]
 fn beyond_2_to_the_32() {
     let device = Device::cpu().unwrap();
+    let before = resident();
+    drop(
+        zeros::<u8>(&device, GIB)
+            .map(|untouched| assert!(resident() < before + GIB / 8, "{untouched:?} is there")),
+    );
     let checks: [(&str, Check); 7] = [
         ("sparse_attention", sparse_attention),
         ("index_scores", index_scores),
