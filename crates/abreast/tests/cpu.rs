@@ -5,10 +5,8 @@ use abreast::conformance::case::{Problem, compress, index_scores, select_keys, s
 use abreast::conformance::{self, Options, RowBits};
 use abreast::{CpuOptions, Device, Emit, Isa, Method};
 
-#[test]
-fn conformance() {
-    let device = Device::cpu().unwrap();
-    let report = conformance::run(&device, &Options::default(), &mut |_| ());
+fn is_good(device: &Device) {
+    let report = conformance::run(device, &Options::default(), &mut |_| ());
     println!("{}: {} cases, {:?}", device.describe(), report.cases(), report.counts());
     for failure in &report.failures {
         println!("FAILED {} ({}): {}", failure.case, failure.shape, failure.finding);
@@ -16,13 +14,19 @@ fn conformance() {
     assert!(report.is_good(), "{} of {} cases failed", report.failures.len(), report.cases());
 }
 
-/// More threads than cores, and a number that divides nothing.
 #[test]
-fn law_on_five_threads() {
-    let device = Device::cpu_with(CpuOptions { threads: Some(5), ..CpuOptions::default() }).unwrap();
-    let options = Options { filter: Some("/law/".into()), ..Options::default() };
-    let report = conformance::run(&device, &options, &mut |_| ());
-    assert!(report.is_good(), "{:?}", report.failures);
+fn conformance() {
+    is_good(&Device::cpu().unwrap());
+}
+
+/// With more threads than cores, and numbers of them that divide nothing.
+#[test]
+fn conformance_of_narrower_vectors() {
+    for (isa, threads) in Isa::ALL.into_iter().zip([5, 3, 7, 3]) {
+        if isa.is_available() && isa != Isa::best() {
+            is_good(&Device::cpu_with(CpuOptions { isa: Some(isa), threads: Some(threads) }).unwrap());
+        }
+    }
 }
 
 /// What `tests/golden/digest.txt` holds: a line per operation.

@@ -22,7 +22,7 @@ pub struct Expected {
     pub name: &'static str,
     /// Element by element.
     pub wants: Vec<Want>,
-    /// Elements of which all but a few must be the correctly rounded values: see [`MOST_INEXACT`].
+    /// Ranges in which all but two elements must be the correctly rounded values.
     pub exact: Vec<Range<usize>>,
 }
 
@@ -51,7 +51,7 @@ pub enum Want {
     },
 }
 
-/// How many elements of a range of [`Expected::exact`] may be rounded the other way.
+/// How many elements of a range in [`Expected::exact`] may be rounded the other way.
 pub(super) const MOST_INEXACT: usize = 2;
 
 const ZERO: Want = Want::Bits(0);
