@@ -4,7 +4,7 @@
 use super::dots::{Dots, Emit, Packed, Stacked, TILE, stack_len};
 use super::isa::Kernel;
 use super::lanes::{Lanes, WIDEST};
-use super::{Cpu, Shared, StatusWords, Task, Work};
+use super::{Cpu, Isa, Prepared, Shared, StatusWords, Task, Work};
 use crate::dims::{causal_count, status};
 use crate::error::Result;
 use crate::ops::{Checked, Cost, IndexScores, Op};
@@ -16,7 +16,7 @@ fn stretch(keys: usize, threads: usize) -> usize {
 }
 
 pub(super) fn launch(cpu: &Cpu, mut op: Checked<IndexScores<'_>>) -> Result<()> {
-    let words = StatusWords::start(op.status.as_mut());
+    let words = StatusWords::of(op.status.as_mut());
     let out = Shared(op.out.as_mut_ptr());
     let scorer = Scorer { q: op.q.as_ptr(), weights: op.weights.as_ptr(), shape: op.q.shape() };
     let row = |e: usize| {
@@ -26,7 +26,10 @@ pub(super) fn launch(cpu: &Cpu, mut op: Checked<IndexScores<'_>>) -> Result<()> 
         let out = Shared(unsafe { out.at(row.out) });
         ScoredRow { query: row.query, keys: row.keys.as_ptr(), count, out }
     };
-    scorer.run(cpu, Rows { len: op.rows.len(), row, cost: op.cost() }, &words)
+    let scoring = scorer.prepare(cpu, Rows { len: op.rows.len(), row, cost: op.cost() })?;
+    words.clear();
+    scoring.run(&words);
+    Ok(())
 }
 
 /// The queries and weights of a call.
@@ -62,31 +65,42 @@ unsafe impl Send for ScoredRow {}
 unsafe impl Sync for ScoredRow {}
 
 impl Scorer {
-    pub(super) fn run<F: Fn(usize) -> ScoredRow + Sync>(
-        &self,
-        cpu: &Cpu,
-        rows: Rows<F>,
-        words: &StatusWords,
-    ) -> Result<()> {
+    /// Takes what the scores of these rows need.
+    pub(super) fn prepare<'a, F>(&'a self, cpu: &'a Cpu, rows: Rows<F>) -> Result<Scoring<'a, F>>
+    where
+        F: Fn(usize) -> ScoredRow + Sync,
+    {
         let counts = || (0..rows.len).map(|e| (rows.row)(e).count);
         let stretch = stretch(counts().sum(), cpu.threads());
         let stretches = counts().map(|count| count.div_ceil(stretch)).max().unwrap_or(0);
-        let bytes = Scratch::floats(self.shape) * size_of::<f32>();
-        let work = Work { parts: rows.len * stretches, scratch: bytes, cost: rows.cost };
-        cpu.for_each(work, |task: Task| {
+        let parts = rows.len * stretches;
+        let scratch = if parts == 0 { 0 } else { Scratch::floats(self.shape) * size_of::<f32>() };
+        let prepared = cpu.prepare(Work { parts, scratch, cost: rows.cost })?;
+        Ok(Scoring { scorer: self, isa: cpu.isa, rows, stretch, stretches, prepared })
+    }
+}
+
+/// Scores that have what they need.
+pub(super) struct Scoring<'a, F> {
+    scorer: &'a Scorer,
+    isa: Isa,
+    rows: Rows<F>,
+    stretch: usize,
+    stretches: usize,
+    prepared: Prepared<'a>,
+}
+
+impl<F: Fn(usize) -> ScoredRow + Sync> Scoring<'_, F> {
+    pub(super) fn run(self, words: &StatusWords) {
+        let Scoring { scorer, isa, rows, stretch, stretches, prepared } = self;
+        prepared.run(|task: Task| {
             let (e, first) = (task.part / stretches, task.part % stretches * stretch);
             let row = (rows.row)(e);
             if first < row.count {
                 let keys = first..row.count.min(first + stretch);
-                cpu.isa.run(Stretch {
-                    scorer: self,
-                    row,
-                    keys,
-                    scratch: task.scratch.cast(),
-                    entry: (e, words),
-                });
+                isa.run(Stretch { scorer, row, keys, scratch: task.scratch.cast(), entry: (e, words) });
             }
-        })
+        });
     }
 }
 

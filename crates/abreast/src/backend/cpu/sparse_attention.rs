@@ -20,7 +20,10 @@ use crate::ops::{Checked, Op, SparseAttention};
 use half::bf16;
 
 pub(super) fn launch(cpu: &Cpu, mut op: Checked<SparseAttention<'_>>) -> Result<()> {
-    let words = StatusWords::start(op.status.as_mut());
+    let words = StatusWords::of(op.status.as_mut());
+    if op.rows.is_empty() {
+        return Ok(());
+    }
     let out = Shared(op.out.as_mut_ptr());
     let [_, heads, dim] = op.q.shape();
     let share = heads.div_ceil(shares(op.rows.len(), heads, cpu.threads()));
@@ -28,7 +31,9 @@ pub(super) fn launch(cpu: &Cpu, mut op: Checked<SparseAttention<'_>>) -> Result<
     let width = op.rows.iter().map(|row| row.indices.len()).max().unwrap_or(0);
     let layout = Layout { heads: share, dim, width };
     let work = Work { parts: op.rows.len() * parts, scratch: layout.bytes(), cost: op.cost() };
-    cpu.for_each(work, |task| {
+    let prepared = cpu.prepare(work)?;
+    words.clear();
+    prepared.run(|task| {
         let (e, part) = (task.part / parts, task.part % parts);
         let row = &op.rows[e];
         let range = part * share..heads.min((part + 1) * share);
@@ -58,7 +63,8 @@ pub(super) fn launch(cpu: &Cpu, mut op: Checked<SparseAttention<'_>>) -> Result<
             found: &mut found,
         });
         words.add(e, found);
-    })
+    });
+    Ok(())
 }
 
 /// Into how many parts a row's heads go. It decides where work runs and never how it is rounded.
