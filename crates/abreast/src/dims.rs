@@ -36,7 +36,7 @@ pub mod status {
     pub const INVALID_INDEX: u32 = 1;
     /// A non-finite value in an attended cache row: the row is zero.
     pub const NONFINITE_KV: u32 = 1 << 1;
-    /// A non-finite value in a head's query: the head is zero, or for index scores no key is selectable.
+    /// A non-finite value in a head's query: the head is zero.
     pub const NONFINITE_QUERY: u32 = 1 << 2;
     /// A non-finite sink: the head is zero.
     pub const NONFINITE_SINK: u32 = 1 << 3;
@@ -47,17 +47,19 @@ pub mod status {
     /// A compressor window, norm, mean or result that is not finite: the emitted row is zero.
     pub const NONFINITE_STATE: u32 = 1 << 6;
 
+    /// Every bit with its name.
+    pub const ALL: [(u32, &str); 7] = [
+        (INVALID_INDEX, "INVALID_INDEX"),
+        (NONFINITE_KV, "NONFINITE_KV"),
+        (NONFINITE_QUERY, "NONFINITE_QUERY"),
+        (NONFINITE_SINK, "NONFINITE_SINK"),
+        (OVERFLOW, "OVERFLOW"),
+        (NONFINITE_SCORE, "NONFINITE_SCORE"),
+        (NONFINITE_STATE, "NONFINITE_STATE"),
+    ];
+
     /// The names of the bits set in `word`, joined by `|`; `OK` where none is.
     pub fn names(word: u32) -> String {
-        const ALL: [(u32, &str); 7] = [
-            (INVALID_INDEX, "INVALID_INDEX"),
-            (NONFINITE_KV, "NONFINITE_KV"),
-            (NONFINITE_QUERY, "NONFINITE_QUERY"),
-            (NONFINITE_SINK, "NONFINITE_SINK"),
-            (OVERFLOW, "OVERFLOW"),
-            (NONFINITE_SCORE, "NONFINITE_SCORE"),
-            (NONFINITE_STATE, "NONFINITE_STATE"),
-        ];
         let set: Vec<&str> = ALL.iter().filter(|(bit, _)| word & bit != 0).map(|(_, name)| *name).collect();
         if set.is_empty() { "OK".into() } else { set.join("|") }
     }

@@ -32,6 +32,14 @@ pub enum Error {
         /// How many bytes were asked for.
         bytes: usize,
     },
+    /// The device failed. What it had queued is lost, and every later call on this handle fails too.
+    #[error("{device}: the device failed: {what}")]
+    Fault {
+        /// The device.
+        device: DeviceId,
+        /// What its driver says.
+        what: String,
+    },
     /// This build or machine has no such device.
     #[error("{device} is not available: {why}")]
     Unavailable {

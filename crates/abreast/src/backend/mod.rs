@@ -1,6 +1,8 @@
 //! How the operations run: one folder per backend, the same file names in each.
 
 pub(crate) mod cpu;
+#[cfg(feature = "cuda")]
+mod cuda;
 
 use crate::error::{Error, Result};
 use crate::ops::{
@@ -38,7 +40,14 @@ pub(crate) trait Allocation: Send + Sync {
 pub(crate) fn open(kind: Kind) -> Result<Arc<dyn Backend>> {
     match kind {
         Kind::Cpu => open_cpu(cpu::CpuOptions::default()),
-        Kind::Cuda | Kind::Metal => Err(Error::Unavailable {
+        #[cfg(feature = "cuda")]
+        Kind::Cuda => Ok(Arc::new(cuda::Cuda::open(0)?)),
+        #[cfg(not(feature = "cuda"))]
+        Kind::Cuda => Err(Error::Unavailable {
+            device: DeviceId { kind, ordinal: 0 },
+            why: "it was built without the feature `cuda`".into(),
+        }),
+        Kind::Metal => Err(Error::Unavailable {
             device: DeviceId { kind, ordinal: 0 },
             why: "this version has no such backend yet".into(),
         }),

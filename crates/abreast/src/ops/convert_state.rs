@@ -44,7 +44,7 @@ pub struct ConvertStateRow<'a> {
 
 impl StateLayout {
     /// The position whose token row `row` of `rows` holds when `next` is the next position; `None` for a fresh row.
-    pub(crate) fn position_of(self, row: usize, (ratio, rows, next): (usize, usize, usize)) -> Option<usize> {
+    fn position_of(self, row: usize, (ratio, rows, next): (usize, usize, usize)) -> Option<usize> {
         let block = next / ratio * ratio;
         let position = match self {
             // The last position below `next` that falls on the row.
@@ -55,6 +55,20 @@ impl StateLayout {
         };
         let back = if self == StateLayout::Ring { rows } else { ratio };
         position.checked_sub(back)
+    }
+}
+
+impl ConvertState<'_, '_> {
+    /// For every row of entry `e`'s new state, the old row that it copies; `None` for a fresh one.
+    pub(crate) fn sources(&self, e: usize) -> impl Iterator<Item = Option<usize>> + '_ {
+        let row = &self.rows[e];
+        let ratio = self.ratio as usize;
+        let old = (ratio, row.kv_from.shape()[0], row.position as usize);
+        let new = (ratio, row.kv_to.shape()[0], row.position as usize);
+        (0..new.1).map(move |r| {
+            let position = self.to.position_of(r, new)?;
+            (0..old.1).find(|&r| self.from.position_of(r, old) == Some(position))
+        })
     }
 }
 

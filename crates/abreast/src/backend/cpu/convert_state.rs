@@ -5,25 +5,21 @@ use crate::error::Result;
 use crate::ops::{Checked, ConvertState};
 
 pub(super) fn launch(cpu: &Cpu, mut op: Checked<ConvertState<'_, '_>>) -> Result<()> {
-    let (ratio, from, to) = (op.ratio as usize, op.from, op.to);
-    let (n, rows) = (op.rows.len(), Shared(op.rows.as_mut_ptr()));
-    cpu.for_each(n, 0, |task| {
-        // SAFETY: every task has an entry of its own.
-        let row = unsafe { &mut *rows.at(task.part) };
-        let [from_rows, features] = row.kv_from.shape();
-        let [to_rows, _] = row.kv_to.shape();
-        let next = row.position as usize;
-        let to_position = |r| to.position_of(r, (ratio, to_rows, next));
-        let old = |position| {
-            (0..from_rows).find(|&r| from.position_of(r, (ratio, from_rows, next)) == Some(position))
-        };
-        for (from, to, fresh) in
-            [(&row.kv_from, &mut row.kv_to, 0.0), (&row.score_from, &mut row.score_to, f32::NEG_INFINITY)]
-        {
+    let targets: Vec<_> =
+        op.rows.iter_mut().map(|row| (Shared(row.kv_to.as_mut_ptr()), Shared(row.score_to.as_mut_ptr()))).collect();
+    let op = &*op;
+    cpu.for_each(targets.len(), 0, |task| {
+        let (e, row) = (task.part, &op.rows[task.part]);
+        let [_, features] = row.kv_from.shape();
+        for (from, to, fresh) in [
+            (&row.kv_from, targets[e].0, 0.0),
+            (&row.score_from, targets[e].1, f32::NEG_INFINITY),
+        ] {
             let from = from.as_slice().expect("a CPU view");
-            let new = to.as_slice_mut().expect("a CPU view").chunks_exact_mut(features);
-            for (r, new) in new.enumerate() {
-                match to_position(r).and_then(old) {
+            for (r, old) in op.sources(e).enumerate() {
+                // SAFETY: the contract gave the new state this many rows, apart from every other request's.
+                let new = unsafe { std::slice::from_raw_parts_mut(to.at(r * features), features) };
+                match old {
                     Some(old) => new.copy_from_slice(&from[old * features..][..features]),
                     None => new.fill(fresh),
                 }
