@@ -152,7 +152,7 @@ extern "C" __global__ void __launch_bounds__(128) attention_softmax(const Table*
 }
 
 // Whether a cache row that the row attends to has a value that is not finite. All threads of the block call it.
-static __device__ bool cache_is_bad(const Table* t, const Row* row) {
+static __device__ __forceinline__ bool cache_is_bad(const Table* t, const Row* row) {
     const int* indices = (const int*)row->indices;
     bool bad = false;
     for (int j = warp(); j < row->width; j += blockDim.x / WARP) {
@@ -164,7 +164,7 @@ static __device__ bool cache_is_bad(const Table* t, const Row* row) {
 }
 
 // What is wrong with a head's query and sink. All threads of the block call it.
-static __device__ u32 input_faults(const Table* t, const Row* row, int h) {
+static __device__ __forceinline__ u32 input_faults(const Table* t, const Row* row, int h) {
     const bf16* q = (const bf16*)t->q + (row->query * t->heads + h) * (u64)t->dim;
     bool bad = false;
     for (int f = threadIdx.x; f < t->dim; f += blockDim.x) bad |= !finite_bits(q[f]);

@@ -26,7 +26,7 @@ static __device__ __forceinline__ u32 ordered(float score) {
 }
 
 // The sum of `value` over the threads before this one; `*total` over all.
-static __device__ int before(int value, int* warps, int* total) {
+static __device__ __forceinline__ int before(int value, int* warps, int* total) {
     int sum = value;
     for (int s = 1; s < WARP; s *= 2) {
         int other = __shfl_up_sync(FULL, sum, s);
@@ -44,7 +44,7 @@ static __device__ int before(int value, int* warps, int* total) {
     return base + sum - value;
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, 1) top_k(const Table* t, char* scratch) {
+extern "C" __global__ void __launch_bounds__(THREADS) top_k(const Table* t, char* scratch) {
     extern __shared__ u64 chosen[];  // k rounded up to a power of two
     __shared__ int histogram[256], warps[WARPS], digit, rest;
     const Row* row = &t->row[blockIdx.x];
@@ -58,7 +58,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) top_k(const Table* t, c
     int need = k;
     bool all_finite = true;
     bool enough = true;
-    for (int shift = 24; shift >= 0; shift -= 8) {
+    // Fewer than k selectable: `enough` turns false, and all of them are taken.
+    for (int shift = 24; shift >= 0 && enough; shift -= 8) {
         for (int i = threadIdx.x; i < 256; i += THREADS) histogram[i] = 0;
         __syncthreads();
         for (i64 i = threadIdx.x; i < n; i += THREADS) {
@@ -68,15 +69,17 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) top_k(const Table* t, c
         }
         __syncthreads();
         if (threadIdx.x == 0) {
-            int d = 255, left = need;
-            while (d >= 0 && histogram[d] < left) left -= histogram[d--];
-            digit = d;
+            int left = need, found = -1;
+            for (int d = 255; d >= 0; d--) {
+                if (found < 0 && histogram[d] >= left) found = d;
+                if (found < 0) left -= histogram[d];
+            }
+            digit = found;
             rest = left;
         }
         __syncthreads();
         enough = digit >= 0;
-        if (!enough) break;  // fewer than k are selectable: all of them are taken
-        prefix |= (u32)digit << shift;
+        prefix |= (u32)max(digit, 0) << shift;
         need = rest;
         __syncthreads();
     }
