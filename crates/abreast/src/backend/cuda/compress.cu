@@ -36,7 +36,7 @@ static __device__ __forceinline__ i64 window_place(const Table* t, const Row* ro
     return (i64)(state_row(t, row, end - 2 * t->ratio + i) * features);
 }
 
-extern "C" __global__ void __launch_bounds__(512) compress(const Table* t, char*) {
+extern "C" __global__ void __launch_bounds__(512, 1) compress(const Table* t, char*) {
     extern __shared__ float pooled[];
     __shared__ float square_sum;
     const Row* row = &t->row[blockIdx.x];

@@ -36,6 +36,7 @@ static __device__ __forceinline__ int before(int value, int* warps, int* total) 
     if (lane() == WARP - 1) warps[warp()] = sum;
     __syncthreads();
     int base = 0, all = 0;
+#pragma unroll 4
     for (int w = 0; w < WARPS; w++) {
         if (w < warp()) base += warps[w];
         all += warps[w];
@@ -44,7 +45,7 @@ static __device__ __forceinline__ int before(int value, int* warps, int* total) 
     return base + sum - value;
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) top_k(const Table* t, char* scratch) {
+extern "C" __global__ void __launch_bounds__(THREADS, 1) top_k(const Table* t, char* scratch) {
     extern __shared__ u64 chosen[];  // k rounded up to a power of two
     __shared__ int histogram[256], warps[WARPS], digit, rest;
     const Row* row = &t->row[blockIdx.x];
@@ -70,6 +71,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) top_k(const Table* t, char
         __syncthreads();
         if (threadIdx.x == 0) {
             int left = need, found = -1;
+#pragma unroll 4
             for (int d = 255; d >= 0; d--) {
                 if (found < 0 && histogram[d] >= left) found = d;
                 if (found < 0) left -= histogram[d];
