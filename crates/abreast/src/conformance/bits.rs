@@ -36,6 +36,11 @@ impl Part {
         u64::from_le_bytes(word)
     }
 
+    /// The elements of an f32 output.
+    pub(super) fn floats(&self) -> Vec<f32> {
+        (0..self.len()).map(|i| f32::from_bits(self.bits(i) as u32)).collect()
+    }
+
     /// The value of an element.
     fn value(&self, at: usize) -> f64 {
         let bits = self.bits(at);

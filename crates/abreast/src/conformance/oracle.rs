@@ -277,10 +277,10 @@ pub(super) fn compress(data: &compress::Data, row: usize) -> Vec<Expected> {
         };
         for f in 0..features {
             let (k, s) = (row_data.kv[input + f], row_data.score[input + f]);
-            let both = k.is_finite() && s.is_finite();
+            let sum = s + data.ape[t * features + f];
+            let good = k.is_finite() && s.is_finite() && !sum.is_nan();
             kv[state_row * features + f] = if k.is_finite() { k } else { 0.0 };
-            score[state_row * features + f] =
-                if both { s + data.ape[t * features + f] } else { f32::from_bits(0x7fc0_0000) };
+            score[state_row * features + f] = if good { sum } else { f32::from_bits(0x7fc0_0000) };
         }
         if (p + 1) % ratio != 0 {
             if data.emit == Emit::EveryToken {

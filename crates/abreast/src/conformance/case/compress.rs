@@ -191,6 +191,19 @@ impl Problem for Data {
         }
     }
 
+    fn corrupt(&mut self, one_in: usize, rng: &mut Rng) {
+        for row in &mut self.rows {
+            for data in [&mut row.kv, &mut row.score, &mut row.kv_state, &mut row.score_state] {
+                rng.spoil_f32(data, one_in);
+            }
+        }
+        // All rows share these: seldom, or there would be nothing left to see.
+        if rng.one_in(8) {
+            rng.spoil_f32(&mut self.ape, one_in);
+            rng.spoil_f32(&mut self.norm, one_in);
+        }
+    }
+
     fn scatter(&mut self, rng: &mut Rng) {
         let sizes: Vec<usize> = (0..self.rows.len()).map(|r| self.output_rows(r)).collect();
         let (starts, outputs) = places(rng, &sizes);

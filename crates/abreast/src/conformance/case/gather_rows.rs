@@ -70,6 +70,9 @@ impl<T: Element> Problem for Data<T> {
     }
 
     /// The rows' places are those of the call's entries.
+    /// Any bits are legal.
+    fn corrupt(&mut self, _one_in: usize, _rng: &mut Rng) {}
+
     fn scatter(&mut self, _rng: &mut Rng) {}
 }
 

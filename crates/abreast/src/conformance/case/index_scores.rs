@@ -169,6 +169,12 @@ impl Problem for Data {
         }
     }
 
+    fn corrupt(&mut self, one_in: usize, rng: &mut Rng) {
+        rng.spoil_bf16(&mut self.q, one_in);
+        rng.spoil_f32(&mut self.weights, one_in);
+        self.caches.iter_mut().for_each(|cache| rng.spoil_bf16(cache, one_in));
+    }
+
     fn scatter(&mut self, rng: &mut Rng) {
         let counts: Vec<usize> = (0..self.rows.len()).map(|r| self.count(r)).collect();
         let (starts, outputs) = places(rng, &counts);

@@ -35,6 +35,9 @@ pub trait Problem {
     /// Makes everything hostile that no row of `keep` may look at.
     fn poison(&mut self, keep: &[usize], rng: &mut Rng);
 
+    /// Puts hostile values anywhere, about one in `one_in`.
+    fn corrupt(&mut self, one_in: usize, rng: &mut Rng);
+
     /// Gives the rows' results other places, in another order and with gaps.
     fn scatter(&mut self, rng: &mut Rng);
 }

@@ -95,6 +95,24 @@ impl Rng {
         bf16::from_bits((self.pick(&HOSTILE) >> 16) as u16)
     }
 
+    /// Makes about one in `one_in` values hostile.
+    pub fn spoil_f32(&mut self, values: &mut [f32], one_in: usize) {
+        for value in values {
+            if self.one_in(one_in) {
+                *value = self.hostile_f32();
+            }
+        }
+    }
+
+    /// Makes about one in `one_in` values hostile.
+    pub fn spoil_bf16(&mut self, values: &mut [bf16], one_in: usize) {
+        for value in values {
+            if self.one_in(one_in) {
+                *value = self.hostile_bf16();
+            }
+        }
+    }
+
     /// An index that a cache of `len` rows does not have.
     pub fn hostile_index(&mut self, len: usize) -> i32 {
         let len = len as i32;

@@ -66,6 +66,10 @@ impl Problem for Data {
         self.scores.poison(keep, rng);
     }
 
+    fn corrupt(&mut self, one_in: usize, rng: &mut Rng) {
+        self.scores.corrupt(one_in, rng);
+    }
+
     fn scatter(&mut self, rng: &mut Rng) {
         let (starts, outputs) = places(rng, &vec![self.k; self.rows()]);
         self.slots.iter_mut().zip(starts).for_each(|(slot, out)| slot.1 = out);

@@ -191,6 +191,20 @@ impl Problem for Data {
         }
     }
 
+    fn corrupt(&mut self, one_in: usize, rng: &mut Rng) {
+        rng.spoil_bf16(&mut self.q, one_in);
+        self.caches.iter_mut().for_each(|cache| rng.spoil_bf16(cache, one_in));
+        if let Some(sinks) = &mut self.sinks {
+            rng.spoil_f32(sinks, one_in);
+        }
+        for row in 0..self.rows.len() {
+            let len = self.kv_len(row);
+            let indices = self.rows[row].indices.iter_mut();
+            indices
+                .for_each(|index| *index = if rng.one_in(one_in) { rng.hostile_index(len) } else { *index });
+        }
+    }
+
     fn scatter(&mut self, rng: &mut Rng) {
         let (starts, outputs) = places(rng, &vec![1; self.rows.len()]);
         self.rows.iter_mut().zip(starts).for_each(|(row, out)| row.out = out);

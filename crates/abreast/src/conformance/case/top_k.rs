@@ -95,6 +95,10 @@ impl Problem for Data {
         }
     }
 
+    fn corrupt(&mut self, one_in: usize, rng: &mut Rng) {
+        self.rows.iter_mut().for_each(|row| rng.spoil_f32(&mut row.scores, one_in));
+    }
+
     fn scatter(&mut self, rng: &mut Rng) {
         let (starts, outputs) = places(rng, &vec![self.k; self.rows.len()]);
         self.rows.iter_mut().zip(starts).for_each(|(row, out)| row.out = out);
