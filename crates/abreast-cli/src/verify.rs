@@ -71,8 +71,9 @@ fn print(device: &str, report: &Report, time: Duration) {
     }
     let counts = report.counts();
     line("all", (report.cases(), report.failures.len()), &counts);
-    for Failure { case, finding } in &report.failures {
-        println!("\nFAILED {case}\n  {finding}");
+    for Failure { case, shape, finding } in &report.failures {
+        let on = if shape.is_empty() { String::new() } else { format!(" ({shape})") };
+        println!("\nFAILED {case}{on}\n  {finding}");
     }
     let Counts { calls, red_zones, repeats, hostile, refused, rows, .. } = counts;
     println!(
@@ -103,13 +104,15 @@ fn to_json(device: &str, report: &Report, time: Duration) -> Value {
     })
 }
 
-fn failure(Failure { case, finding }: &Failure) -> Value {
+fn failure(Failure { case, shape, finding }: &Failure) -> Value {
     match finding {
         Finding::Bits(d) => {
             let bits = |bits: u64| format!("0x{bits:0digits$x}", digits = d.digits);
-            json!({ "case": case, "row": d.row, "output": d.part, "position": d.position, "got": bits(d.got),
+            json!({ "case": case, "shape": shape, "row": d.row, "output": d.part, "position": d.position, "got": bits(d.got),
                 "want": bits(d.want), "against": d.against, "note": d.note.trim() })
         }
-        Finding::Text { what, want, got } => json!({ "case": case, "what": what, "want": want, "got": got }),
+        Finding::Text { what, want, got } => {
+            json!({ "case": case, "shape": shape, "what": what, "want": want, "got": got })
+        }
     }
 }

@@ -118,6 +118,9 @@ pub struct Difference {
     pub note: String,
 }
 
+/// What a check says: nothing, or the first thing that is wrong.
+pub(super) type Verdict = Result<(), Finding>;
+
 impl Finding {
     pub(super) fn text(what: impl fmt::Display, want: impl fmt::Display, got: impl fmt::Display) -> Finding {
         Finding::Text { what: what.to_string(), want: want.to_string(), got: got.to_string() }
@@ -165,7 +168,7 @@ impl fmt::Display for Finding {
 }
 
 /// Whether `got` has the bits of `want`, for one row.
-pub(super) fn same(row: usize, against: &str, got: &RowBits, want: &RowBits) -> Result<(), Finding> {
+pub(super) fn same(row: usize, against: &str, got: &RowBits, want: &RowBits) -> Verdict {
     for (g, w) in got.iter().zip(want) {
         if g.bytes != w.bytes {
             let position = (0..g.len()).find(|&i| g.bits(i) != w.bits(i)).unwrap_or(0);
@@ -176,7 +179,7 @@ pub(super) fn same(row: usize, against: &str, got: &RowBits, want: &RowBits) -> 
 }
 
 /// Whether `got` is what the oracle expects, for one row.
-pub(super) fn matches(row: usize, got: &RowBits, want: &[Expected]) -> Result<(), Finding> {
+pub(super) fn matches(row: usize, got: &RowBits, want: &[Expected]) -> Verdict {
     let against = (row, "the oracle says");
     for (part, expected) in got.iter().zip(want) {
         if part.name != expected.name || part.len() != expected.wants.len() {
@@ -220,7 +223,7 @@ fn count_inexact(
     against: (usize, &str),
     part: &Part,
     (expected, range, most): (&Expected, std::ops::Range<usize>, usize),
-) -> Result<(), Finding> {
+) -> Verdict {
     let exact = |i: usize| match expected.wants[i] {
         Want::Near { value, .. } => rounded(part.dtype, value),
         _ => part.bits(i),

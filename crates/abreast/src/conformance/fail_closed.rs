@@ -1,7 +1,7 @@
 //! Bad data: every row of the tables, and no neighbour the worse for it.
 
 use super::Case;
-use super::bits::{self, Finding};
+use super::bits::{self, Finding, Verdict};
 use super::case::{Problem, compress, index_scores, select_keys, sparse_attention, top_k};
 use super::lab::Lab;
 use crate::dims::status::{self, *};
@@ -32,28 +32,29 @@ fn all<D>(name: &'static str, status: u32, make: fn(&mut D)) -> Damage<D> {
 
 pub(super) fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
-    let mut list = |op: &str, name: &str, body: fn(&mut Lab<'_>, usize) -> Result<(), Finding>, at: usize| {
-        cases.push(Case::new(format!("{op}/fail_closed/{name}"), move |lab| body(lab, at)));
-    };
-    for (at, damage) in attention().iter().enumerate() {
-        list(SparseAttention::NAME, damage.name, |lab, at| check(lab, attention_data, &attention()[at]), at);
-    }
-    for (at, damage) in scores().iter().enumerate() {
-        list(IndexScores::NAME, damage.name, |lab, at| check(lab, scores_data, &scores()[at]), at);
-        list(SelectKeys::NAME, damage.name, |lab, at| select(lab, &scores()[at]), at);
-    }
-    for (at, damage) in selection().iter().enumerate() {
-        list(TopK::NAME, damage.name, |lab, at| check(lab, selection_data, &selection()[at]), at);
-    }
-    for (at, damage) in states().iter().enumerate() {
-        list(Compress::NAME, damage.name, |lab, at| check(lab, states_data, &states()[at]), at);
-    }
+    table(&mut cases, (SparseAttention::NAME, attention_data, attention()), check);
+    table(&mut cases, (IndexScores::NAME, scores_data, scores()), check);
+    table(&mut cases, (SelectKeys::NAME, scores_data, scores()), select);
+    table(&mut cases, (TopK::NAME, selection_data, selection()), check);
+    table(&mut cases, (Compress::NAME, states_data, states()), check);
     cases
 }
 
+type Check<D> = fn(&mut Lab<'_>, D, &Damage<D>) -> Verdict;
+
+fn table<D: 'static>(
+    cases: &mut Vec<Case>,
+    (op, data, damages): (&str, fn() -> D, Vec<Damage<D>>),
+    check: Check<D>,
+) {
+    for damage in damages {
+        let name = format!("{op}/fail_closed/{}", damage.name);
+        cases.push(Case::new(name, move |lab| check(lab, data(), &damage)));
+    }
+}
+
 /// The damaged row gives what the oracle says, with that very status; all others what they gave before.
-fn check<D: Problem>(lab: &mut Lab<'_>, data: fn() -> D, damage: &Damage<D>) -> Result<(), Finding> {
-    let mut data = data();
+fn check<D: Problem>(lab: &mut Lab<'_>, mut data: D, damage: &Damage<D>) -> Verdict {
     let before = lab.joint(&data)?;
     (damage.make)(&mut data);
     let after = lab.joint(&data)?;
@@ -72,10 +73,11 @@ fn check<D: Problem>(lab: &mut Lab<'_>, data: fn() -> D, damage: &Damage<D>) -> 
     Ok(())
 }
 
-fn select(lab: &mut Lab<'_>, damage: &Damage<index_scores::Data>) -> Result<(), Finding> {
+/// The same damage, through the combined call.
+fn select(lab: &mut Lab<'_>, mut scores: index_scores::Data, damage: &Damage<index_scores::Data>) -> Verdict {
+    (damage.make)(&mut scores);
     let slots = [0, 7, 14, 21, 28].map(|start| (100, start)).to_vec();
-    let mut data = select_keys::Data { scores: scores_data(), k: 7, slots, outputs: 35 };
-    (damage.make)(&mut data.scores);
+    let data = select_keys::Data { scores, k: 7, slots, outputs: 35 };
     let results = lab.joint(&data)?;
     lab.oracle(&data, &results, 0..data.rows())
 }

@@ -1,6 +1,6 @@
 //! Hostile values at every argument, at random: the oracle's answers, nobody else's damage, red zones intact.
 
-use super::bits::Finding;
+use super::bits::Verdict;
 use super::case::Rng;
 use super::lab::Lab;
 use super::shapes::{Draw, OPS};
@@ -10,19 +10,20 @@ use super::{Case, Depth};
 const BATCH: usize = 50;
 
 pub(super) fn cases(depth: Depth) -> Vec<Case> {
-    let batches = if depth == Depth::Full { 200 } else { 17 };
+    let batches = if depth == Depth::Full { 200 } else { 15 };
     let one = |op: &'static str, batch| {
         Case::new(format!("{op}/hostile/b{batch}"), move |lab| hostile(lab, op, batch))
     };
-    // 5,100 problems.
+    // 5,250 problems.
     OPS.into_iter().flat_map(|op| (0..batches).map(move |batch| one(op, batch))).collect()
 }
 
-fn hostile(lab: &mut Lab<'_>, op: &'static str, batch: usize) -> Result<(), Finding> {
+fn hostile(lab: &mut Lab<'_>, op: &'static str, batch: usize) -> Verdict {
     for seed in (batch * BATCH..).take(BATCH) {
         let rng = &mut Rng::new(seed as u64);
         let draw = Draw { op, rows: 1 + rng.below(6), seed: 1000 + seed as u64, work: 1 << 14 };
-        let (_, mut problem) = draw.make();
+        let (shape, mut problem) = draw.make();
+        lab.shape = format!("{shape}, seed {seed}");
         problem.corrupt(rng.pick(&[1, 2, 30, 300, 3000]), rng);
         let all: Vec<usize> = (0..problem.rows()).collect();
         let solo: Vec<Vec<usize>> = all.iter().map(|&row| vec![row]).collect();

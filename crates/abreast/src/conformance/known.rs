@@ -4,7 +4,7 @@
 //! in `runs`; stale scratch in `law`.
 
 use super::Case;
-use super::bits::{self, Finding};
+use super::bits::{self, Finding, Verdict};
 use super::case::{Problem, Rng, compress, index_scores, select_keys, sparse_attention, top_k};
 use super::lab::Lab;
 use crate::dims::window;
@@ -12,7 +12,7 @@ use crate::{Compress, Emit, IndexScores, Op, SelectKeys, SparseAttention, TopK, 
 
 pub(super) fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
-    let mut add = |op: &str, name: String, body: Box<dyn Fn(&mut Lab<'_>) -> Result<(), Finding>>| {
+    let mut add = |op: &str, name: String, body: Box<dyn Fn(&mut Lab<'_>) -> Verdict>| {
         cases.push(Case::new(format!("{op}/known/{name}"), body));
     };
     for rows in [1, 2, 7, 8, 9, 16, 17, 33] {
@@ -45,7 +45,7 @@ pub(super) fn cases() -> Vec<Case> {
 }
 
 /// The combined call has the bits of the two.
-fn two_calls(lab: &mut Lab<'_>, rows: usize) -> Result<(), Finding> {
+fn two_calls(lab: &mut Lab<'_>, rows: usize) -> Verdict {
     for k in [1, 5, 512] {
         let row = |r: usize| index_scores::RowShape { start_pos: (r * 977 % 1700) as u32, spare: r % 3 };
         let shape = index_scores::Shape { heads: 5, dim: 64, ratio: 2, rows: (0..rows).map(row).collect() };
@@ -69,7 +69,7 @@ fn two_calls(lab: &mut Lab<'_>, rows: usize) -> Result<(), Finding> {
 }
 
 /// A long row among short ones has the bits that it has alone, and as the oracle says.
-fn split_plan(lab: &mut Lab<'_>, width: usize) -> Result<(), Finding> {
+fn split_plan(lab: &mut Lab<'_>, width: usize) -> Verdict {
     let row = |r| sparse_attention::RowShape { kv_len: 3000, width: if r == 11 { width } else { r } };
     let data = sparse_attention::Shape { heads: 3, dim: 512, rows: (0..33).map(row).collect() }.generate(20);
     let mut loaded = data.load(lab.device)?;
@@ -80,7 +80,7 @@ fn split_plan(lab: &mut Lab<'_>, width: usize) -> Result<(), Finding> {
 }
 
 /// Slots that are skipped are simply absent.
-fn leading_slots_skipped(lab: &mut Lab<'_>, skipped: usize) -> Result<(), Finding> {
+fn leading_slots_skipped(lab: &mut Lab<'_>, skipped: usize) -> Verdict {
     let rows = vec![sparse_attention::RowShape { kv_len: 90, width: 40 }; 2];
     let mut data = sparse_attention::Shape { heads: 3, dim: 64, rows }.generate(21);
     let list = &mut data.rows[1].indices;
@@ -90,7 +90,7 @@ fn leading_slots_skipped(lab: &mut Lab<'_>, skipped: usize) -> Result<(), Findin
 }
 
 /// 342 rows run as 352: padding rows are rows, and change nothing.
-fn odd_padding(lab: &mut Lab<'_>) -> Result<(), Finding> {
+fn odd_padding(lab: &mut Lab<'_>) -> Verdict {
     let rng = &mut Rng::new(22);
     let row = |r: usize| match r % 35 {
         34 => sparse_attention::RowShape { kv_len: 0, width: 0 },
@@ -105,7 +105,7 @@ fn odd_padding(lab: &mut Lab<'_>) -> Result<(), Finding> {
 }
 
 /// Window slots, then a selection written behind them: one list, composed in place.
-fn composed_list(lab: &mut Lab<'_>) -> Result<(), Finding> {
+fn composed_list(lab: &mut Lab<'_>) -> Verdict {
     let device = lab.device;
     let selection = top_k::Shape { k: 5, rows: vec![40, 3] }.generate(24);
     let window = [7, 8, 9, -7];
@@ -163,14 +163,14 @@ fn composed_list(lab: &mut Lab<'_>) -> Result<(), Finding> {
 }
 
 /// Every number of heads a rank may have, with every selection.
-fn attention_pair(lab: &mut Lab<'_>, heads: usize, k: usize) -> Result<(), Finding> {
+fn attention_pair(lab: &mut Lab<'_>, heads: usize, k: usize) -> Verdict {
     let rows = vec![sparse_attention::RowShape { kv_len: k + 300, width: 128 + k }; 2];
     let data = sparse_attention::Shape { heads, dim: 32, rows }.generate(27);
     let results = lab.joint(&data)?;
     lab.oracle(&data, &results, [0])
 }
 
-fn index_pair(lab: &mut Lab<'_>, heads: usize, k: usize) -> Result<(), Finding> {
+fn index_pair(lab: &mut Lab<'_>, heads: usize, k: usize) -> Verdict {
     let rows =
         [k / 2, k, k + 700].map(|keys| index_scores::RowShape { start_pos: 4 * keys as u32, spare: 5 });
     let scores = index_scores::Shape { heads, dim: 32, ratio: 4, rows: rows.to_vec() };
@@ -180,7 +180,7 @@ fn index_pair(lab: &mut Lab<'_>, heads: usize, k: usize) -> Result<(), Finding> 
 }
 
 /// A query sees `(start_pos + 1) / ratio` keys, no fewer and no more, also none; a NaN behind them is not seen.
-fn causal_count(lab: &mut Lab<'_>) -> Result<(), Finding> {
+fn causal_count(lab: &mut Lab<'_>) -> Verdict {
     for ratio in [1, 2, 4, 128] {
         let row = |start_pos| index_scores::RowShape { start_pos, spare: 3 };
         let mut data =
@@ -195,7 +195,7 @@ fn causal_count(lab: &mut Lab<'_>) -> Result<(), Finding> {
 }
 
 /// Every legal score is below zero, and there are fewer than k: they are all selected, and then -1.
-fn low_scores(lab: &mut Lab<'_>) -> Result<(), Finding> {
+fn low_scores(lab: &mut Lab<'_>) -> Verdict {
     let rows = [0, 1, 2, 19, 400].map(|keys| index_scores::RowShape { start_pos: keys, spare: 9 }).to_vec();
     let scores = index_scores::Shape { heads: 2, dim: 32, ratio: 1, rows };
     let mut data = select_keys::Shape { scores, k: 512 }.generate(31);
@@ -219,7 +219,7 @@ fn low_scores(lab: &mut Lab<'_>) -> Result<(), Finding> {
 }
 
 /// Requests keep their states while their places in the dispatch change from step to step.
-fn state_by_row(lab: &mut Lab<'_>) -> Result<(), Finding> {
+fn state_by_row(lab: &mut Lab<'_>) -> Verdict {
     let rng = &mut Rng::new(32);
     let (n, tokens) = (9, 14);
     let rows = (0..n).map(|r| compress::RowShape { start_pos: 5 * r as u32, tokens }).collect();

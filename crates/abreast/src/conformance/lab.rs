@@ -1,6 +1,6 @@
 //! Where cases run: a device, and the count of what was done on it.
 
-use super::bits::{self, Finding, RowBits};
+use super::bits::{self, Finding, RowBits, Verdict};
 use super::case::{Loaded, Problem};
 use crate::Device;
 
@@ -42,6 +42,8 @@ impl std::ops::AddAssign for Counts {
 pub(super) struct Lab<'d> {
     pub(super) device: &'d Device,
     pub(super) counts: Counts,
+    /// The shape that the case is on.
+    pub(super) shape: String,
 }
 
 /// What some rows of a problem gave.
@@ -96,7 +98,7 @@ impl Lab<'_> {
         problem: &dyn Problem,
         results: &Results,
         rows: impl IntoIterator<Item = usize>,
-    ) -> Result<(), Finding> {
+    ) -> Verdict {
         for row in rows {
             bits::matches(row, results.row(row), &problem.expect(row))?;
             self.counts.oracle += 1;

@@ -15,6 +15,8 @@
 mod arena;
 mod bits;
 pub mod case;
+mod digest;
+mod errors;
 mod fail_closed;
 mod hostile;
 mod known;
@@ -27,6 +29,7 @@ mod suite;
 mod ties;
 
 pub use bits::{Difference, Fault, Finding, Part, RowBits};
+pub use digest::digest;
 pub use lab::Counts;
 pub use oracle::{Expected, Want};
 pub use suite::{Depth, Failure, Group, Options, Progress, Report, cases, run};

@@ -3,7 +3,7 @@
 //! f64 does not overflow where f32 does. Where f32 may or may not, depending on the order of a sum, the oracle
 //! takes both answers; the hostile cases live there.
 
-use super::case::{compress, index_scores, select_keys, sparse_attention, top_k};
+use super::case::{compress, convert_state, index_scores, select_keys, sparse_attention, top_k};
 use crate::dims::status::*;
 use crate::dims::{NO_INDEX, coff, window};
 use crate::{Element, Emit, StateLayout, bf16};
@@ -319,6 +319,43 @@ pub(super) fn compress(data: &compress::Data, row: usize) -> Vec<Expected> {
         expected("kv_state", bits(kv)),
         expected("score_state", bits(score)),
     ]
+}
+
+/// Which positions the rows of a state hold when `next` comes: fed one by one, from far enough back.
+fn held(ring: Option<usize>, ratio: usize, next: usize) -> Vec<Option<usize>> {
+    let rows = ring.unwrap_or(window(ratio));
+    let mut state = vec![None; rows];
+    let first = next.saturating_sub(rows + 3 * ratio) / ratio * ratio;
+    for p in first..next {
+        match ring {
+            Some(_) => state[p % rows] = Some(p),
+            None if coff(ratio) == 2 => {
+                state[ratio + p % ratio] = Some(p);
+                if (p + 1) % ratio == 0 {
+                    state.copy_within(ratio.., 0);
+                }
+            }
+            None => state[p % ratio] = Some(p),
+        }
+    }
+    state
+}
+
+pub(super) fn convert_state(data: &convert_state::Data, row: usize) -> Vec<Expected> {
+    let (shape, features) = (&data.shape, data.shape.features());
+    let (ratio, next) = (shape.ratio as usize, shape.rows[row] as usize);
+    let from = held(shape.from, ratio, next);
+    let part = |name, old: &[f32], fresh: f32| {
+        let mut wants = Vec::new();
+        for position in held(shape.to, ratio, next) {
+            let old_row = position.and_then(|p| from.iter().position(|&held| held == Some(p)));
+            let value = |f| old_row.map_or(fresh, |row| old[row * features + f]);
+            wants.extend((0..features).map(|f| Want::Bits(value(f).to_bits() as u64)));
+        }
+        expected(name, wants)
+    };
+    let (kv, score) = &data.states[row];
+    vec![part("kv_to", kv, 0.0), part("score_to", score, f32::NEG_INFINITY)]
 }
 
 /// One entry from its window: per feature, values and scores.

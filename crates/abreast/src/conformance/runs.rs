@@ -1,8 +1,8 @@
 //! Compressor runs: any cut into calls, either layout, tokens taken back.
 
 use super::Case;
-use super::bits::{self, Finding, RowBits};
-use super::case::{Problem, Rng, compress};
+use super::bits::{self, Finding, RowBits, Verdict};
+use super::case::{Problem, Rng, compress, convert_state};
 use super::lab::Lab;
 use crate::dims::window;
 use crate::{Compress, Emit, Op};
@@ -13,13 +13,14 @@ const MODELS: [(u32, usize); 7] = [(4, 128), (4, 512), (128, 512), (4, 32), (1, 
 pub(super) fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
     for (ratio, dim) in MODELS {
-        let mut add = |name: &str, body: fn(&mut Lab<'_>, (u32, usize)) -> Result<(), Finding>| {
+        let mut add = |name: &str, body: fn(&mut Lab<'_>, (u32, usize)) -> Verdict| {
             let name = format!("{}/runs/{name}/m{ratio}/d{dim}", Compress::NAME);
             cases.push(Case::new(name, move |lab| body(lab, (ratio, dim))));
         };
         add("one_by_one", one_by_one);
         add("any_cut", any_cut);
         add("layouts", layouts);
+        add("converted", converted);
         add("taken_back", taken_back);
         add("emit", emit);
         add("ring_outside", ring_outside);
@@ -58,7 +59,7 @@ fn pieces(
     Ok(bits)
 }
 
-fn one_by_one(lab: &mut Lab<'_>, model: (u32, usize)) -> Result<(), Finding> {
+fn one_by_one(lab: &mut Lab<'_>, model: (u32, usize)) -> Verdict {
     let data = data(model, None, Emit::EveryToken);
     let whole = lab.joint(&data)?;
     for row in 0..data.rows() {
@@ -70,7 +71,7 @@ fn one_by_one(lab: &mut Lab<'_>, model: (u32, usize)) -> Result<(), Finding> {
     lab.oracle(&data, &whole, 0..data.rows())
 }
 
-fn any_cut(lab: &mut Lab<'_>, model: (u32, usize)) -> Result<(), Finding> {
+fn any_cut(lab: &mut Lab<'_>, model: (u32, usize)) -> Verdict {
     let rng = &mut Rng::new(12);
     for emit in [Emit::EveryToken, Emit::Blocks] {
         for ring in [None, Some(window(model.0 as usize) + 3)] {
@@ -110,7 +111,7 @@ fn shifted(data: &compress::Data, row: usize) -> (Vec<f32>, Vec<f32>) {
 }
 
 /// A ring and the shifted layout give the same outputs.
-fn layouts(lab: &mut Lab<'_>, model: (u32, usize)) -> Result<(), Finding> {
+fn layouts(lab: &mut Lab<'_>, model: (u32, usize)) -> Verdict {
     let least = window(model.0 as usize);
     for rows in [least, least + 1, least + 5, 2 * least] {
         let ring = data(model, Some(rows), Emit::EveryToken);
@@ -131,8 +132,38 @@ fn layouts(lab: &mut Lab<'_>, model: (u32, usize)) -> Result<(), Finding> {
     Ok(())
 }
 
+/// A state that is converted between two calls goes on with the same outputs.
+fn converted(lab: &mut Lab<'_>, model: (u32, usize)) -> Verdict {
+    let (rng, least) = (&mut Rng::new(15), window(model.0 as usize));
+    let layouts = [None, Some(least), Some(least + 4)];
+    for (from, to) in [(0, 1), (0, 2), (1, 0), (2, 0), (1, 2), (2, 1)].map(|(a, b)| (layouts[a], layouts[b]))
+    {
+        let (before, mut after) = (data(model, from, Emit::Blocks), data(model, to, Emit::Blocks));
+        (after.ape, after.norm) = (before.ape.clone(), before.norm.clone());
+        // A state whose previous block lies before position 0 is none that a conversion could know of.
+        let real = |&row: &usize| before.rows[row].start_pos == 0 || before.rows[row].start_pos >= model.0;
+        for row in (0..before.rows()).filter(real) {
+            let (n, whole) = (before.tokens(row), &before.rows[row]);
+            let at = rng.below(n);
+            let head =
+                lab.joint(&before.part(row, 0..at, (whole.kv_state.clone(), whole.score_state.clone())))?;
+            let straight = lab.joint(&before.part(row, at..n, states(head.row(0))))?;
+            let rows = vec![whole.start_pos + at as u32];
+            let shape = convert_state::Shape { ratio: model.0, dim: model.1, from, to, rows };
+            let moved = lab.joint(&convert_state::Data { shape, states: vec![states(head.row(0))] })?;
+            let state = (moved.row(0)[0].floats(), moved.row(0)[1].floats());
+            (after.rows[row].kv, after.rows[row].score) = (whole.kv.clone(), whole.score.clone());
+            let went_on = lab.joint(&after.part(row, at..n, state))?;
+            let outputs = |results: &super::lab::Results| results.row(0)[..2].to_vec();
+            bits::same(row, "without the conversion", &outputs(&went_on), &outputs(&straight))?;
+            lab.counts.compared += 1;
+        }
+    }
+    Ok(())
+}
+
 /// A ring of `window + k - 1` rows forgets k tokens that are taken back.
-fn taken_back(lab: &mut Lab<'_>, model: (u32, usize)) -> Result<(), Finding> {
+fn taken_back(lab: &mut Lab<'_>, model: (u32, usize)) -> Verdict {
     let rng = &mut Rng::new(13);
     for k in 1..=5 {
         let data = data(model, Some(window(model.0 as usize) + k - 1), Emit::EveryToken);
@@ -162,7 +193,7 @@ fn states(bits: &RowBits) -> (Vec<f32>, Vec<f32>) {
 }
 
 /// The rows that `Blocks` emits are those of `EveryToken` at the blocks' ends; between them are zeros.
-fn emit(lab: &mut Lab<'_>, model: (u32, usize)) -> Result<(), Finding> {
+fn emit(lab: &mut Lab<'_>, model: (u32, usize)) -> Verdict {
     for ring in [None, Some(window(model.0 as usize))] {
         let (every, blocks) = (data(model, ring, Emit::EveryToken), data(model, ring, Emit::Blocks));
         let (got, want) = (lab.joint(&blocks)?, lab.joint(&every)?);
@@ -186,7 +217,7 @@ fn emit(lab: &mut Lab<'_>, model: (u32, usize)) -> Result<(), Finding> {
 }
 
 /// State rows of a ring outside the window may hold anything.
-fn ring_outside(lab: &mut Lab<'_>, model: (u32, usize)) -> Result<(), Finding> {
+fn ring_outside(lab: &mut Lab<'_>, model: (u32, usize)) -> Verdict {
     let (ratio, rng) = (model.0 as usize, &mut Rng::new(14));
     let rows = window(ratio) + 4;
     let clean = data(model, Some(rows), Emit::Blocks);

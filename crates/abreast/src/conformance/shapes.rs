@@ -1,18 +1,19 @@
 //! Random problems for any operation and any number of rows: of every kind of size, and small enough to be many.
 
 use super::case::{Problem, Rng};
-use super::case::{compress, gather_rows, index_scores, select_keys, sparse_attention, top_k};
+use super::case::{compress, convert_state, gather_rows, index_scores, select_keys, sparse_attention, top_k};
 use crate::dims::{coff, window};
-use crate::{Compress, Emit, GatherRows, IndexScores, Op, SelectKeys, SparseAttention, TopK};
+use crate::{Compress, ConvertState, Emit, GatherRows, IndexScores, Op, SelectKeys, SparseAttention, TopK};
 use crate::{bf16, f16};
 
 /// The operations by name.
-pub(super) const OPS: [&str; 6] = [
+pub(super) const OPS: [&str; 7] = [
     SparseAttention::NAME,
     IndexScores::NAME,
     TopK::NAME,
     SelectKeys::NAME,
     Compress::NAME,
+    ConvertState::NAME,
     GatherRows::NAME,
 ];
 
@@ -27,7 +28,7 @@ pub(super) struct Draw {
 }
 
 impl Draw {
-    /// The problem, and its shape as a name.
+    /// The problem, and its shape in short.
     pub(super) fn make(self) -> (String, Box<dyn Problem>) {
         let kind = OPS.iter().position(|&op| op == self.op).expect("a name of an operation");
         let rng = &mut Rng::new(self.seed << 20 | (self.rows << 4 | kind) as u64);
@@ -37,15 +38,11 @@ impl Draw {
             TopK::NAME => self.top_k(rng),
             SelectKeys::NAME => self.select_keys(rng),
             Compress::NAME => self.compress(rng),
+            ConvertState::NAME => self.convert_state(rng),
             _ => self.gather_rows(rng),
         };
         problem.scatter(rng);
-        (format!("r{}/{shape}/s{}", self.rows, self.seed), problem)
-    }
-
-    /// The shape as a name.
-    pub(super) fn name(self) -> String {
-        self.make().0
+        (format!("{} rows, {shape}", self.rows), problem)
     }
 
     /// Of two lists, a pair whose product with the rows is at most `most`; the first of each if none is.
@@ -160,6 +157,22 @@ impl Draw {
             format!("m{ratio}/d{dim}/{layout}/{}", if emit == Emit::Blocks { "blocks" } else { "tokens" }),
             Box::new(data),
         )
+    }
+
+    fn convert_state(self, rng: &mut Rng) -> (String, Box<dyn Problem>) {
+        let ratio = if self.rows > 16 { rng.pick(&[1, 3, 4]) } else { rng.pick(&[1, 3, 4, 4, 128]) };
+        let dim = rng.pick(&[32, 64]);
+        let mut layout = || rng.one_in(2).then(|| window(ratio) + rng.below(ratio + 3));
+        let (from, to) = (layout(), layout());
+        let row = |_| match rng.below(4) {
+            0 => rng.below(3 * ratio) as u32,
+            1 => u32::MAX - rng.below(9) as u32,
+            _ => rng.below(1 << 20) as u32,
+        };
+        let rows = (0..self.rows).map(row).collect();
+        let data = convert_state::Shape { ratio: ratio as u32, dim, from, to, rows }.generate(rng.bits());
+        let name = |ring: Option<usize>| ring.map_or("shifted".into(), |rows| format!("ring{rows}"));
+        (format!("m{ratio}/d{dim}/{}/{}", name(from), name(to)), Box::new(data))
     }
 
     fn gather_rows(self, rng: &mut Rng) -> (String, Box<dyn Problem>) {

@@ -1,8 +1,9 @@
 //! The list of cases, and the run of it.
 
-use super::bits::Finding;
+use super::bits::{Finding, Verdict};
 use super::lab::{Counts, Lab};
-use super::{fail_closed, hostile, known, law, runs, ties};
+use super::shapes::OPS;
+use super::{errors, fail_closed, hostile, known, law, runs, ties};
 use crate::Device;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -43,6 +44,8 @@ pub struct Progress<'a> {
 pub struct Failure {
     /// Its name: a filter that runs it alone.
     pub case: String,
+    /// The shape that it was on, where shapes are drawn.
+    pub shape: String,
     /// The first thing that is wrong.
     pub finding: Finding,
 }
@@ -88,7 +91,7 @@ impl Report {
     }
 }
 
-type Body = Box<dyn Fn(&mut Lab<'_>) -> Result<(), Finding>>;
+type Body = Box<dyn Fn(&mut Lab<'_>) -> Verdict>;
 
 /// One case.
 pub(super) struct Case {
@@ -97,7 +100,7 @@ pub(super) struct Case {
 }
 
 impl Case {
-    pub(super) fn new(name: String, body: impl Fn(&mut Lab<'_>) -> Result<(), Finding> + 'static) -> Case {
+    pub(super) fn new(name: String, body: impl Fn(&mut Lab<'_>) -> Verdict + 'static) -> Case {
         Case { name, body: Box::new(body) }
     }
 
@@ -108,7 +111,7 @@ impl Case {
     }
 
     /// Runs it; a panic is a finding like any other.
-    fn run(&self, lab: &mut Lab<'_>) -> Result<(), Finding> {
+    fn run(&self, lab: &mut Lab<'_>) -> Verdict {
         catch_unwind(AssertUnwindSafe(|| (self.body)(lab))).unwrap_or_else(|panic| {
             let text = panic.downcast_ref::<String>().cloned();
             let text = text.or_else(|| panic.downcast_ref::<&str>().map(|text| text.to_string()));
@@ -120,10 +123,13 @@ impl Case {
 fn list(options: &Options) -> Vec<Case> {
     let mut cases = law::cases(options.depth);
     cases.extend(fail_closed::cases());
+    cases.extend(errors::cases());
     cases.extend(ties::cases());
     cases.extend(runs::cases());
     cases.extend(known::cases());
     cases.extend(hostile::cases(options.depth));
+    // Operation by operation; within one, the groups in the order above.
+    cases.sort_by_key(|case| OPS.iter().position(|op| case.name.starts_with(op)));
     if let Some(filter) = &options.filter {
         cases.retain(|case| case.name.contains(filter.as_str()));
     }
@@ -141,7 +147,7 @@ pub fn run(device: &Device, options: &Options, progress: &mut dyn FnMut(Progress
     let mut report = Report::default();
     for (done, case) in list.iter().enumerate() {
         progress(Progress { done, total: list.len(), case: &case.name });
-        let mut lab = Lab { device, counts: Counts::default() };
+        let mut lab = Lab { device, counts: Counts::default(), shape: String::new() };
         let result = case.run(&mut lab);
         if report.groups.last().is_none_or(|group| group.name != case.group()) {
             report.groups.push(Group { name: case.group().into(), ..Group::default() });
@@ -151,7 +157,7 @@ pub fn run(device: &Device, options: &Options, progress: &mut dyn FnMut(Progress
         group.counts += lab.counts;
         if let Err(finding) = result {
             group.failed += 1;
-            report.failures.push(Failure { case: case.name.clone(), finding });
+            report.failures.push(Failure { case: case.name.clone(), shape: lab.shape, finding });
             if options.fail_fast {
                 break;
             }

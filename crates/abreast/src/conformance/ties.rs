@@ -1,7 +1,7 @@
 //! Equal scores: the order is total, so that the selection is one and only.
 
 use super::Case;
-use super::bits::Finding;
+use super::bits::{Finding, Verdict};
 use super::case::{Problem, Rng, index_scores, select_keys, top_k};
 use super::lab::Lab;
 use crate::{Op, SelectKeys, TopK, bf16};
@@ -48,7 +48,7 @@ pub(super) fn cases() -> Vec<Case> {
     cases
 }
 
-fn top(lab: &mut Lab<'_>, fill: Fill, k: usize) -> Result<(), Finding> {
+fn top(lab: &mut Lab<'_>, fill: Fill, k: usize) -> Verdict {
     let rng = &mut Rng::new(k as u64);
     let rows = vec![0, 1, k - 1, k, k + 1, 1500, 4 * k + 3, 5000, 20_001];
     let mut data = top_k::Shape { k, rows }.generate(3);
@@ -58,7 +58,7 @@ fn top(lab: &mut Lab<'_>, fill: Fill, k: usize) -> Result<(), Finding> {
 }
 
 /// Equal keys have equal scores, whatever the order of their sums: the first are selected.
-fn keys(lab: &mut Lab<'_>, k: usize) -> Result<(), Finding> {
+fn keys(lab: &mut Lab<'_>, k: usize) -> Verdict {
     let rows = [1500, 3001, k as u32].map(|keys| index_scores::RowShape { start_pos: keys - 1, spare: 1 });
     let scores = index_scores::Shape { heads: 2, dim: 32, ratio: 1, rows: rows.to_vec() };
     let mut data = select_keys::Shape { scores, k }.generate(4);

@@ -4,6 +4,7 @@
 //! [`Loaded::call`] runs any of its rows in one dispatch.
 
 pub mod compress;
+pub mod convert_state;
 pub mod gather_rows;
 pub mod index_scores;
 mod outputs;
