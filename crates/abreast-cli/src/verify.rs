@@ -1,8 +1,118 @@
+//! `abreast verify`: the conformance suite.
+
+use crate::backend::BackendName;
 use crate::{CommandResult, Outcome};
+use abreast::conformance::{self, Counts, Depth, Failure, Finding, Options, Report};
+use indicatif::{ProgressBar, ProgressStyle};
+use serde_json::{Value, json};
+use std::time::{Duration, Instant};
 
 #[derive(clap::Args)]
-pub(crate) struct Args {}
+pub(crate) struct Args {
+    /// Which backend to verify
+    #[arg(long, value_enum, default_value = "cpu")]
+    backend: BackendName,
+    /// Only cases whose name contains TEXT
+    #[arg(long, value_name = "TEXT")]
+    filter: Option<String>,
+    /// One JSON object instead of a table
+    #[arg(long)]
+    json: bool,
+    /// A million rows instead of some twenty thousand
+    #[arg(long)]
+    full: bool,
+    /// Only print the names of the cases
+    #[arg(long)]
+    list: bool,
+}
 
-pub(crate) fn run(_args: Args) -> CommandResult {
-    Ok(Outcome::Good)
+pub(crate) fn run(args: Args) -> CommandResult {
+    let depth = if args.full { Depth::Full } else { Depth::Quick };
+    let options = Options { filter: args.filter, depth, fail_fast: false };
+    let names = conformance::cases(&options);
+    if names.is_empty() {
+        let filter = options.filter.unwrap_or_default();
+        return Err(format!("no case's name contains {filter:?}; `abreast verify --list` shows them all"));
+    }
+    if args.list {
+        println!("{}", names.join("\n"));
+        return Ok(Outcome::Good);
+    }
+    let device = args.backend.open()?;
+    let bar = ProgressBar::new(names.len() as u64);
+    let style = ProgressStyle::with_template("{bar:30} {pos}/{len} {wide_msg}").map_err(|e| e.to_string())?;
+    bar.set_style(style);
+    let start = Instant::now();
+    let report = conformance::run(&device, &options, &mut |progress| {
+        bar.set_position(progress.done as u64);
+        bar.set_message(progress.case.to_owned());
+    });
+    bar.finish_and_clear();
+    if args.json {
+        println!("{:#}", to_json(&device.describe(), &report, start.elapsed()));
+    } else {
+        print(&device.describe(), &report, start.elapsed());
+    }
+    Ok(if report.is_good() { Outcome::Good } else { Outcome::Bad })
+}
+
+fn print(device: &str, report: &Report, time: Duration) {
+    println!("{device}\n");
+    println!(
+        "{:<30} {:>6} {:>8} {:>8} {:>8} {:>7}",
+        "group", "cases", "rows", "compared", "oracle", "failed"
+    );
+    let line = |name: &str, (cases, failed): (usize, usize), counts: &Counts| {
+        let Counts { rows, compared, oracle, .. } = counts;
+        println!("{name:<30} {cases:>6} {rows:>8} {compared:>8} {oracle:>8} {failed:>7}");
+    };
+    for group in &report.groups {
+        line(&group.name, (group.cases, group.failed), &group.counts);
+    }
+    let counts = report.counts();
+    line("all", (report.cases(), report.failures.len()), &counts);
+    for Failure { case, shape, finding } in &report.failures {
+        let on = if shape.is_empty() { String::new() } else { format!(" ({shape})") };
+        println!("\nFAILED {case}{on}\n  {finding}");
+    }
+    let Counts { calls, red_zones, repeats, hostile, refused, rows, .. } = counts;
+    println!(
+        "\n{rows} rows of joint calls have the bits that they have alone. {calls} calls; {repeats} repeats; {hostile} hostile \
+         problems;\n{refused} bad arguments refused; red zones around {red_zones} buffers checked. {:.1} s.",
+        time.as_secs_f64()
+    );
+    println!(
+        "{}",
+        if report.is_good() { "All good." } else { "Run a failed case alone: abreast verify --filter NAME" }
+    );
+}
+
+fn to_json(device: &str, report: &Report, time: Duration) -> Value {
+    let counts = |c: &Counts| {
+        json!({ "rows": c.rows, "compared": c.compared, "oracle": c.oracle, "calls": c.calls, "red_zones": c.red_zones,
+            "repeats": c.repeats, "hostile": c.hostile, "refused": c.refused })
+    };
+    let group = |g: &conformance::Group| json!({ "name": g.name, "cases": g.cases, "failed": g.failed, "counts": counts(&g.counts) });
+    json!({
+        "device": device,
+        "cases": report.cases(),
+        "failed": report.failures.len(),
+        "seconds": time.as_secs_f64(),
+        "counts": counts(&report.counts()),
+        "groups": report.groups.iter().map(group).collect::<Vec<_>>(),
+        "failures": report.failures.iter().map(failure).collect::<Vec<_>>(),
+    })
+}
+
+fn failure(Failure { case, shape, finding }: &Failure) -> Value {
+    match finding {
+        Finding::Bits(d) => {
+            let bits = |bits: u64| format!("0x{bits:0digits$x}", digits = d.digits);
+            json!({ "case": case, "shape": shape, "row": d.row, "output": d.part, "position": d.position, "got": bits(d.got),
+                "want": bits(d.want), "against": d.against, "note": d.note.trim() })
+        }
+        Finding::Text { what, want, got } => {
+            json!({ "case": case, "shape": shape, "what": what, "want": want, "got": got })
+        }
+    }
 }

@@ -1,0 +1,38 @@
+//! Hostile values at every argument, at random: the oracle's answers, nobody else's damage, red zones intact.
+
+use super::bits::Verdict;
+use super::case::Rng;
+use super::lab::Lab;
+use super::shapes::{Draw, OPS};
+use super::{Case, Depth};
+
+/// Problems of one case.
+const BATCH: usize = 50;
+
+pub(super) fn cases(depth: Depth) -> Vec<Case> {
+    let batches = if depth == Depth::Full { 200 } else { 15 };
+    let one = |op: &'static str, batch| {
+        Case::new(format!("{op}/hostile/b{batch}"), move |lab| hostile(lab, op, batch))
+    };
+    // 5,250 problems.
+    OPS.into_iter().flat_map(|op| (0..batches).map(move |batch| one(op, batch))).collect()
+}
+
+fn hostile(lab: &mut Lab<'_>, op: &'static str, batch: usize) -> Verdict {
+    for seed in (batch * BATCH..).take(BATCH) {
+        let rng = &mut Rng::new(seed as u64);
+        let draw = Draw { op, rows: 1 + rng.below(6), seed: 1000 + seed as u64, work: 1 << 14 };
+        let (shape, mut problem) = draw.make();
+        lab.shape = format!("{shape}, seed {seed}");
+        problem.corrupt(rng.pick(&[1, 2, 30, 300, 3000]), rng);
+        let all: Vec<usize> = (0..problem.rows()).collect();
+        let solo: Vec<Vec<usize>> = all.iter().map(|&row| vec![row]).collect();
+        let mut loaded = problem.load(lab.device)?;
+        let joint = lab.run(&mut *loaded, &[all.clone()], 0x5a)?;
+        let solo = lab.run(&mut *loaded, &solo, 0xa5)?;
+        lab.counts.rows += lab.same(&joint, &solo, "alone")?;
+        lab.oracle(&*problem, &joint, all)?;
+        lab.counts.hostile += 1;
+    }
+    Ok(())
+}

@@ -1,0 +1,251 @@
+//! What went wrong elsewhere, kind by kind, where no other group has it already.
+//!
+//! Ties and histogram bins are in `ties`; NaN scores, bad indices and skipped slots in `fail_closed`; the overlap copy
+//! in `runs`; stale scratch in `law`.
+
+use super::Case;
+use super::bits::{self, Finding, Verdict};
+use super::case::{Problem, Rng, compress, index_scores, select_keys, sparse_attention, top_k};
+use super::lab::Lab;
+use crate::dims::window;
+use crate::{Compress, Emit, IndexScores, Op, SelectKeys, SparseAttention, TopK, bf16};
+
+pub(super) fn cases() -> Vec<Case> {
+    let mut cases = Vec::new();
+    let mut add = |op: &str, name: String, body: Box<dyn Fn(&mut Lab<'_>) -> Verdict>| {
+        cases.push(Case::new(format!("{op}/known/{name}"), body));
+    };
+    for rows in [1, 2, 7, 8, 9, 16, 17, 33] {
+        add(SelectKeys::NAME, format!("two_calls/r{rows}"), Box::new(move |lab| two_calls(lab, rows)));
+    }
+    for width in [640, 2176] {
+        add(
+            SparseAttention::NAME,
+            format!("split_plan/w{width}"),
+            Box::new(move |lab| split_plan(lab, width)),
+        );
+    }
+    for skipped in [1, 31, 32, 33, 64, 128, 1000] {
+        let body = move |lab: &mut Lab<'_>| leading_slots_skipped(lab, skipped);
+        add(SparseAttention::NAME, format!("leading_slots_skipped/n{skipped}"), Box::new(body));
+    }
+    add(SparseAttention::NAME, "odd_padding".into(), Box::new(odd_padding));
+    add(SparseAttention::NAME, "list_in_the_middle".into(), Box::new(composed_list));
+    for heads in [8, 16, 32, 64] {
+        for k in [512, 1024, 2048] {
+            let name = format!("pairs/h{heads}/k{k}");
+            add(SparseAttention::NAME, name.clone(), Box::new(move |lab| attention_pair(lab, heads, k)));
+            add(SelectKeys::NAME, name, Box::new(move |lab| index_pair(lab, heads, k)));
+        }
+    }
+    add(IndexScores::NAME, "causal_count".into(), Box::new(causal_count));
+    add(SelectKeys::NAME, "padding_beats_real_keys".into(), Box::new(low_scores));
+    add(Compress::NAME, "state_by_row".into(), Box::new(state_by_row));
+    cases
+}
+
+/// The combined call has the bits of the two.
+fn two_calls(lab: &mut Lab<'_>, rows: usize) -> Verdict {
+    for k in [1, 5, 512] {
+        let row = |r: usize| index_scores::RowShape { start_pos: (r * 977 % 1700) as u32, spare: r % 3 };
+        let shape = index_scores::Shape { heads: 5, dim: 64, ratio: 2, rows: (0..rows).map(row).collect() };
+        let mut data = select_keys::Shape { scores: shape, k }.generate(rows as u64);
+        // A key that is not selectable.
+        let cache = data.scores.caches.iter_mut().find(|cache| !cache.is_empty());
+        if let Some(cache) = cache {
+            cache[0] = bf16::NAN;
+        }
+        let combined = lab.joint(&data)?;
+        let scores = lab.joint(&data.scores)?;
+        let mut selection = top_k::Data { k, rows: vec![], outputs: data.outputs };
+        for (row, &(offset, out)) in data.slots.iter().enumerate() {
+            selection.rows.push(top_k::Row { scores: scores.row(row)[0].floats(), offset, out });
+        }
+        let separate = lab.joint(&selection)?;
+        let against = format!("{} and {}", IndexScores::NAME, TopK::NAME);
+        lab.same(&combined, &separate, &against)?;
+    }
+    Ok(())
+}
+
+/// A long row among short ones has the bits that it has alone, and as the oracle says.
+fn split_plan(lab: &mut Lab<'_>, width: usize) -> Verdict {
+    let row = |r| sparse_attention::RowShape { kv_len: 3000, width: if r == 11 { width } else { r } };
+    let data = sparse_attention::Shape { heads: 3, dim: 512, rows: (0..33).map(row).collect() }.generate(20);
+    let mut loaded = data.load(lab.device)?;
+    let joint = lab.run(&mut *loaded, &[(0..33).collect()], 0x5a)?;
+    let alone = lab.run(&mut *loaded, &[vec![11]], 0xa5)?;
+    lab.same(&joint, &alone, "alone")?;
+    lab.oracle(&data, &joint, [0, 1, 11, 32])
+}
+
+/// Slots that are skipped are simply absent.
+fn leading_slots_skipped(lab: &mut Lab<'_>, skipped: usize) -> Verdict {
+    let rows = vec![sparse_attention::RowShape { kv_len: 90, width: 40 }; 2];
+    let mut data = sparse_attention::Shape { heads: 3, dim: 64, rows }.generate(21);
+    let list = &mut data.rows[1].indices;
+    *list = std::iter::repeat_n(-1, skipped).chain(list.drain(..)).collect();
+    let results = lab.joint(&data)?;
+    lab.oracle(&data, &results, 0..2)
+}
+
+/// 342 rows run as 352: padding rows are rows, and change nothing.
+fn odd_padding(lab: &mut Lab<'_>) -> Verdict {
+    let rng = &mut Rng::new(22);
+    let row = |r: usize| match r % 35 {
+        34 => sparse_attention::RowShape { kv_len: 0, width: 0 },
+        _ => sparse_attention::RowShape { kv_len: 1 + r % 9, width: 1 + r % 7 },
+    };
+    let data = sparse_attention::Shape { heads: 2, dim: 32, rows: (0..352).map(row).collect() }.generate(23);
+    let mut loaded = data.load(lab.device)?;
+    let padded = lab.run(&mut *loaded, &[rng.permutation(352)], 0x5a)?;
+    let real = lab.run(&mut *loaded, &[(0..352).filter(|r| r % 35 != 34).collect()], 0xa5)?;
+    lab.same(&padded, &real, "without padding")?;
+    lab.oracle(&data, &padded, 0..352)
+}
+
+/// Window slots, then a selection written behind them: one list, composed in place.
+fn composed_list(lab: &mut Lab<'_>) -> Verdict {
+    let device = lab.device;
+    let selection = top_k::Shape { k: 5, rows: vec![40, 3] }.generate(24);
+    let window = [7, 8, 9, -7];
+    let mut list = device.upload(&[window, [-7; 4], window, [-7; 4]].concat())?;
+    let scores = [device.upload(&selection.rows[0].scores)?, device.upload(&selection.rows[1].scores)?];
+    let row = |r: usize| crate::TopKRow { scores: scores[r].view(), offset: 10, out: 8 * r + 3 };
+    let rows = [row(0), row(1)];
+    device.top_k(crate::TopK { k: 5, rows: &rows, out: list.view_mut(), status: None })?;
+    let kv: Vec<bf16> = Rng::new(25).bf16s(50 * 32, 1.0);
+    let q: Vec<bf16> = Rng::new(26).bf16s(2 * 32, 3.0);
+    let (kv_buffer, q_buffer) = (device.upload(&kv)?, device.upload(&q)?);
+    let mut out = device.zeros::<bf16>(2 * 32)?;
+    let row = |r: usize| -> crate::Result<crate::AttentionRow<'_>> {
+        let indices = list.view().slice(8 * r..8 * r + 8);
+        Ok(crate::AttentionRow { query: r, out: r, kv: kv_buffer.shaped([50, 32])?, indices })
+    };
+    device.sparse_attention(SparseAttention {
+        q: q_buffer.shaped([2, 1, 32])?,
+        sinks: None,
+        scale: 0.2,
+        method: crate::Method::Reference,
+        rows: &[row(0)?, row(1)?],
+        out: out.shaped_mut([2, 1, 32])?,
+        status: None,
+    })?;
+    // The same from lists made on the host.
+    let indices = |r: usize| {
+        let selected = selection.expect(r).swap_remove(0).wants;
+        let slot = |want: &super::Want| match want {
+            super::Want::Bits(bits) if *bits as u32 as i32 >= 0 => {
+                *bits as i32 - selection.rows[r].offset + 10
+            }
+            _ => -1,
+        };
+        window[..3].iter().copied().chain(selected.iter().map(slot)).collect()
+    };
+    let row = |r| sparse_attention::Row { query: r, out: r, cache: 0, indices: indices(r) };
+    let whole = sparse_attention::Data {
+        heads: 1,
+        dim: 32,
+        scale: 0.2,
+        method: crate::Method::Reference,
+        q,
+        sinks: None,
+        caches: vec![kv],
+        rows: vec![row(0), row(1)],
+        outputs: 2,
+    };
+    let want = lab.joint(&whole)?;
+    for (r, out) in out.read()?.chunks(32).enumerate() {
+        let got = vec![bits::Part::of("out", out)];
+        bits::same(r, "from a list made on the host", &got, &want.row(r)[..1].to_vec())?;
+    }
+    Ok(())
+}
+
+/// Every number of heads a rank may have, with every selection.
+fn attention_pair(lab: &mut Lab<'_>, heads: usize, k: usize) -> Verdict {
+    let rows = vec![sparse_attention::RowShape { kv_len: k + 300, width: 128 + k }; 2];
+    let data = sparse_attention::Shape { heads, dim: 32, rows }.generate(27);
+    let results = lab.joint(&data)?;
+    lab.oracle(&data, &results, [0])
+}
+
+fn index_pair(lab: &mut Lab<'_>, heads: usize, k: usize) -> Verdict {
+    let rows =
+        [k / 2, k, k + 700].map(|keys| index_scores::RowShape { start_pos: 4 * keys as u32, spare: 5 });
+    let scores = index_scores::Shape { heads, dim: 32, ratio: 4, rows: rows.to_vec() };
+    let data = select_keys::Shape { scores, k }.generate(28);
+    let results = lab.joint(&data)?;
+    lab.oracle(&data, &results, 0..3)
+}
+
+/// A query sees `(start_pos + 1) / ratio` keys, no fewer and no more, also none; a NaN behind them is not seen.
+fn causal_count(lab: &mut Lab<'_>) -> Verdict {
+    for ratio in [1, 2, 4, 128] {
+        let row = |start_pos| index_scores::RowShape { start_pos, spare: 3 };
+        let mut data =
+            index_scores::Shape { heads: 2, dim: 32, ratio, rows: (0..300).step_by(7).map(row).collect() }
+                .generate(29);
+        let all: Vec<usize> = (0..data.rows()).collect();
+        data.poison(&all, &mut Rng::new(30));
+        let results = lab.joint(&data)?;
+        lab.oracle(&data, &results, all)?;
+    }
+    Ok(())
+}
+
+/// Every legal score is below zero, and there are fewer than k: they are all selected, and then -1.
+fn low_scores(lab: &mut Lab<'_>) -> Verdict {
+    let rows = [0, 1, 2, 19, 400].map(|keys| index_scores::RowShape { start_pos: keys, spare: 9 }).to_vec();
+    let scores = index_scores::Shape { heads: 2, dim: 32, ratio: 1, rows };
+    let mut data = select_keys::Shape { scores, k: 512 }.generate(31);
+    data.scores.weights.iter_mut().for_each(|w| *w = -1e30 * w.abs().max(0.01));
+    let results = lab.joint(&data)?;
+    for row in 0..5 {
+        let offset = data.slots[row].0;
+        let slot = |i| results.row(row)[0].bits(i) as u32 as i32;
+        let mut got: Vec<i32> = (0..512).map(slot).filter(|&i| i >= 0).collect();
+        got.sort_unstable();
+        let want: Vec<i32> = (0..data.scores.count(row) as i32).map(|i| i + offset).collect();
+        if got != want {
+            return Err(Finding::text(
+                format_args!("row {row}'s set"),
+                format!("{want:?}"),
+                format!("{got:?}"),
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// Requests keep their states while their places in the dispatch change from step to step.
+fn state_by_row(lab: &mut Lab<'_>) -> Verdict {
+    let rng = &mut Rng::new(32);
+    let (n, tokens) = (9, 14);
+    let rows = (0..n).map(|r| compress::RowShape { start_pos: 5 * r as u32, tokens }).collect();
+    let data = compress::Shape { ratio: 4, dim: 32, ring: Some(window(4) + 1), emit: Emit::Blocks, rows }
+        .generate(33);
+    let whole = lab.joint(&data)?;
+    let state = |row: &compress::Row| (row.kv_state.clone(), row.score_state.clone());
+    let mut states: Vec<_> = data.rows.iter().map(state).collect();
+    let mut outs = vec![Vec::new(); n];
+    for token in 0..tokens {
+        let order = rng.permutation(n);
+        let mut step = compress::Data { rows: vec![], ..data.clone() };
+        for &row in &order {
+            step.rows.extend(data.part(row, token..token + 1, states[row].clone()).rows);
+        }
+        step.scatter(rng);
+        let results = lab.joint(&step)?;
+        for (entry, &row) in order.iter().enumerate() {
+            let bits = results.row(entry);
+            outs[row].extend_from_slice(&bits[0].bytes);
+            states[row] = (bits[2].floats(), bits[3].floats());
+        }
+    }
+    for (row, out) in outs.into_iter().enumerate() {
+        let got = vec![bits::Part { bytes: out, ..whole.row(row)[0].clone() }];
+        bits::same(row, "in one call", &got, &whole.row(row)[..1].to_vec())?;
+    }
+    Ok(())
+}

@@ -1,0 +1,135 @@
+//! The law of rows: the bits of a row are its own.
+
+use super::bits::Verdict;
+use super::case::Rng;
+use super::lab::Lab;
+use super::shapes::{Draw, OPS};
+use super::{Case, Depth};
+
+/// About the multiplications of one case.
+const WORK: usize = 1 << 22;
+
+/// The numbers of rows that are tried: thresholds are where others break.
+fn row_counts(depth: Depth) -> Vec<usize> {
+    let most = if depth == Depth::Full { 513 } else { 257 };
+    (1..=66)
+        .chain(95..=97)
+        .chain(127..=129)
+        .chain(255..=257)
+        .chain(511..=513)
+        .filter(|&r| r <= most)
+        .collect()
+}
+
+pub(super) fn cases(depth: Depth) -> Vec<Case> {
+    let mut cases = Vec::new();
+    // 25,557 rows for one seed; with 511 to 513 rows, 36,330: a million with 28 seeds.
+    let seeds = if depth == Depth::Full { 28 } else { 1 };
+    for op in OPS {
+        for seed in 0..seeds {
+            for rows in row_counts(depth) {
+                let draw = Draw { op, rows, seed, work: WORK };
+                cases.push(Case::new(format!("{op}/law/r{rows}/s{seed}"), move |lab| law(lab, draw)));
+            }
+        }
+        let draw = |rows, seed| Draw { op, rows, seed, work: WORK };
+        let repeats = if depth == Depth::Full { 1000 } else { 50 };
+        cases.push(Case::new(format!("{op}/law/repeats"), move |lab| repeat(lab, draw(19, 900), repeats)));
+        cases.push(Case::new(format!("{op}/law/scratch"), move |lab| scratch(lab, draw(13, 901))));
+        cases.push(Case::new(format!("{op}/law/no_rows"), move |lab| no_rows(lab, draw(5, 902))));
+    }
+    cases
+}
+
+/// One problem, every way to run it.
+fn law(lab: &mut Lab<'_>, draw: Draw) -> Verdict {
+    let (shape, mut problem) = draw.make();
+    lab.shape = shape;
+    let rng = &mut Rng::new(draw.seed << 32 | draw.rows as u64);
+    let n = problem.rows();
+    let all: Vec<usize> = (0..n).collect();
+    let mut loaded = problem.load(lab.device)?;
+    let loaded = &mut *loaded;
+
+    let solo: Vec<Vec<usize>> = all.iter().map(|&r| vec![r]).collect();
+    let solo = lab.run(loaded, &solo, 0x5a)?;
+    let joint = lab.run(loaded, &[all], 0xa5)?;
+    lab.counts.rows += lab.same(&joint, &solo, "alone")?;
+
+    let order = rng.permutation(n);
+    let permuted = lab.run(loaded, &[order], 0x00)?;
+    lab.same(&permuted, &solo, "in order")?;
+
+    let split = split(rng.permutation(n), rng);
+    let split = lab.run(loaded, &split, 0xff)?;
+    lab.same(&split, &solo, "alone")?;
+
+    let some: Vec<usize> = rng.permutation(n).into_iter().take(n.div_ceil(2)).collect();
+    let subset = lab.run(loaded, &[some.clone()], 0x3c)?;
+    lab.same(&subset, &solo, "alone")?;
+
+    let checked = rng.permutation(n);
+    lab.oracle(&*problem, &joint, checked.into_iter().take(2))?;
+
+    problem.poison(&some, rng);
+    let mut loaded = problem.load(lab.device)?;
+    let poisoned = lab.run(&mut *loaded, &[rng.permutation(n)], 0x77)?;
+    for &row in &some {
+        super::bits::same(row, "without poison", poisoned.row(row), solo.row(row))?;
+    }
+    lab.counts.compared += some.len() as u64;
+    Ok(())
+}
+
+/// Cuts a list at random places.
+fn split(list: Vec<usize>, rng: &mut Rng) -> Vec<Vec<usize>> {
+    let mut chunks = vec![vec![]];
+    for row in list {
+        if rng.one_in(3) {
+            chunks.push(vec![]);
+        }
+        chunks.last_mut().expect("never empty").push(row);
+    }
+    chunks
+}
+
+/// One joint call again and again.
+fn repeat(lab: &mut Lab<'_>, draw: Draw, times: usize) -> Verdict {
+    let (shape, problem) = draw.make();
+    lab.shape = shape;
+    let mut loaded = problem.load(lab.device)?;
+    let all: Vec<usize> = (0..problem.rows()).collect();
+    let first = lab.run(&mut *loaded, &[all.clone()], 0x5a)?;
+    for time in 1..times {
+        let again = lab.run(&mut *loaded, &[all.clone()], time as u8)?;
+        lab.same(&again, &first, "the first time")?;
+        lab.counts.repeats += 1;
+    }
+    Ok(())
+}
+
+/// Larger calls full of NaN leave nothing behind.
+fn scratch(lab: &mut Lab<'_>, draw: Draw) -> Verdict {
+    let (shape, problem) = draw.make();
+    lab.shape = shape;
+    let mut loaded = problem.load(lab.device)?;
+    let all: Vec<usize> = (0..problem.rows()).collect();
+    let before = lab.run(&mut *loaded, &[all.clone()], 0x5a)?;
+    for op in OPS {
+        let (_, mut hostile) = Draw { op, rows: 23, seed: 903, work: 4 * draw.work }.make();
+        hostile.poison(&[], &mut Rng::new(904));
+        lab.joint(&*hostile)?;
+        let after = lab.run(&mut *loaded, &[all.clone()], 0xa5)?;
+        lab.same(&after, &before, "before a hostile call")?;
+    }
+    Ok(())
+}
+
+/// A call without rows touches nothing.
+fn no_rows(lab: &mut Lab<'_>, draw: Draw) -> Verdict {
+    let (shape, problem) = draw.make();
+    lab.shape = shape;
+    let mut loaded = problem.load(lab.device)?;
+    lab.run(&mut *loaded, &[vec![]], 0x5a)?;
+    Ok(())
+}
