@@ -74,8 +74,8 @@ impl Kernels {
         format!("{}, kernels kept in {}", self.architecture, self.cache.describe())
     }
 
-    /// A kernel, ready to be launched with up to `shared` bytes of dynamic shared memory.
-    pub(super) fn get(&self, queue: &Queue, kernel: (&'static str, &'static str), shared: u32) -> Result<CudaFunction> {
+    /// A kernel, ready to be launched with up to [`MOST_SHARED`] bytes of dynamic shared memory.
+    pub(super) fn get(&self, queue: &Queue, kernel: (&'static str, &'static str)) -> Result<CudaFunction> {
         let mut loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(function) = loaded.functions.get(&kernel) {
             return Ok(function.clone());
@@ -91,10 +91,8 @@ impl Kernels {
             }
         };
         let function = module.load_function(name).map_err(|e| queue.fault(e))?;
-        if shared > STATIC_LIMIT {
-            let attribute = sys::CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
-            function.set_attribute(attribute, MOST_SHARED as i32).map_err(|e| queue.fault(e))?;
-        }
+        let attribute = sys::CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+        function.set_attribute(attribute, MOST_SHARED as i32).map_err(|e| queue.fault(e))?;
         loaded.functions.insert(kernel, function.clone());
         Ok(function)
     }
@@ -112,9 +110,8 @@ impl Kernels {
     }
 }
 
-/// Dynamic shared memory that needs no leave, and the most that a block gets on the oldest architecture.
-const STATIC_LIMIT: u32 = 48 << 10;
-pub(super) const MOST_SHARED: u32 = 160 << 10;
+/// The most dynamic shared memory of a block; every supported architecture has 99 KiB.
+pub(super) const MOST_SHARED: u32 = 96 << 10;
 
 #[cfg(test)]
 mod tests {

@@ -57,7 +57,7 @@ impl Cuda {
         let table = self.grow(table, plan.table.len(), "the row table")?;
         let space = self.grow(space, plan.scratch, "scratch")?;
         // Compiled before anything is queued: a call that fails here has touched nothing.
-        let functions = plan.launches.iter().map(|l| self.kernels.get(&self.queue, l.kernel, l.shared));
+        let functions = plan.launches.iter().map(|l| self.kernels.get(&self.queue, l.kernel));
         let functions = functions.collect::<Result<Vec<_>>>()?;
         self.queue.upload(&plan.table, table)?;
         for (launch, function) in plan.launches.iter().zip(&functions) {
