@@ -4,10 +4,10 @@ use super::isa::Kernel;
 use super::lanes::Lanes;
 use super::math::{exp, tree};
 use super::values::is_finite;
-use super::{Cpu, Shared, StatusWords};
+use super::{Cpu, Shared, StatusWords, Work};
 use crate::dims::{OVERLAP_RATIO, PARTIALS, status};
 use crate::error::Result;
-use crate::ops::{Checked, Compress, Emit, StateLayout};
+use crate::ops::{Checked, Compress, Emit, Op, StateLayout};
 use half::bf16;
 
 pub(super) fn launch(cpu: &Cpu, mut op: Checked<Compress<'_, '_>>) -> Result<()> {
@@ -26,7 +26,7 @@ pub(super) fn launch(cpu: &Cpu, mut op: Checked<Compress<'_, '_>>) -> Result<()>
         epsilon: op.epsilon,
     };
     let pool = &pool;
-    cpu.for_each(n, d * size_of::<f32>(), |task| {
+    cpu.for_each(Work { parts: n, scratch: d * size_of::<f32>(), cost: op.cost() }, |task| {
         // SAFETY: every task has an entry of its own.
         let row = unsafe { &mut *rows.at(task.part) };
         let state = State {

@@ -1,20 +1,22 @@
 //! A task is a request: every row of the new state is a copy of an old one, or fresh.
 
-use super::{Cpu, Shared};
+use super::{Cpu, Shared, Work};
 use crate::error::Result;
-use crate::ops::{Checked, ConvertState};
+use crate::ops::{Checked, ConvertState, Op};
 
 pub(super) fn launch(cpu: &Cpu, mut op: Checked<ConvertState<'_, '_>>) -> Result<()> {
-    let targets: Vec<_> =
-        op.rows.iter_mut().map(|row| (Shared(row.kv_to.as_mut_ptr()), Shared(row.score_to.as_mut_ptr()))).collect();
+    let targets: Vec<_> = op
+        .rows
+        .iter_mut()
+        .map(|row| (Shared(row.kv_to.as_mut_ptr()), Shared(row.score_to.as_mut_ptr())))
+        .collect();
     let op = &*op;
-    cpu.for_each(targets.len(), 0, |task| {
+    cpu.for_each(Work { parts: targets.len(), scratch: 0, cost: op.cost() }, |task| {
         let (e, row) = (task.part, &op.rows[task.part]);
         let [_, features] = row.kv_from.shape();
-        for (from, to, fresh) in [
-            (&row.kv_from, targets[e].0, 0.0),
-            (&row.score_from, targets[e].1, f32::NEG_INFINITY),
-        ] {
+        for (from, to, fresh) in
+            [(&row.kv_from, targets[e].0, 0.0), (&row.score_from, targets[e].1, f32::NEG_INFINITY)]
+        {
             let from = from.as_slice().expect("a CPU view");
             for (r, old) in op.sources(e).enumerate() {
                 // SAFETY: the contract gave the new state this many rows, apart from every other request's.

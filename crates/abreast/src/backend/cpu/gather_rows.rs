@@ -1,14 +1,14 @@
 //! A task is a row.
 
-use super::{Cpu, Shared};
+use super::{Cpu, Shared, Work};
 use crate::error::Result;
-use crate::ops::{Checked, GatherRows};
+use crate::ops::{Checked, GatherRows, Op};
 
 pub(super) fn launch(cpu: &Cpu, mut op: Checked<GatherRows<'_>>) -> Result<()> {
     let [_, n] = op.out.shape();
     let bytes = n * op.out.dtype().size();
     let out = Shared(op.out.as_mut_ptr());
-    cpu.for_each(op.rows.len(), 0, |task| {
+    cpu.for_each(Work { parts: op.rows.len(), scratch: 0, cost: op.cost() }, |task| {
         // SAFETY: the contract gave every source and every output row `bytes` bytes, and keeps them apart.
         unsafe {
             let source = op.rows[task.part].source.as_ptr();

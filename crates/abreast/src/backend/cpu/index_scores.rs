@@ -4,14 +4,14 @@
 use super::dots::{Dots, Emit, Packed, Stacked, TILE};
 use super::isa::Kernel;
 use super::lanes::{Lanes, WIDEST};
-use super::{Cpu, Shared, StatusWords, Task};
+use super::{Cpu, Shared, StatusWords, Task, Work};
 use crate::dims::{causal_count, status};
 use crate::error::Result;
-use crate::ops::{Checked, IndexScores};
+use crate::ops::{Checked, Cost, IndexScores, Op};
 use half::bf16;
 
 /// Keys of one task: enough that packing the queries once more does not show.
-const STRETCH: usize = 1024;
+const STRETCH: usize = 256;
 
 pub(super) fn launch(cpu: &Cpu, mut op: Checked<IndexScores<'_>>) -> Result<()> {
     let words = StatusWords::start(op.status.as_mut());
@@ -24,7 +24,7 @@ pub(super) fn launch(cpu: &Cpu, mut op: Checked<IndexScores<'_>>) -> Result<()> 
         let out = Shared(unsafe { out.at(row.out) });
         ScoredRow { query: row.query, keys: row.keys.as_ptr(), count, out }
     };
-    scorer.run(cpu, Rows { len: op.rows.len(), row }, &words)
+    scorer.run(cpu, Rows { len: op.rows.len(), row, cost: op.cost() }, &words)
 }
 
 /// The queries and weights of a call.
@@ -41,6 +41,8 @@ unsafe impl Sync for Scorer {}
 pub(super) struct Rows<F> {
     pub(super) len: usize,
     pub(super) row: F,
+    /// Of all rows.
+    pub(super) cost: Cost,
 }
 
 /// One row, with `count` keys to score.
@@ -66,7 +68,8 @@ impl Scorer {
     ) -> Result<()> {
         let stretches = (0..rows.len).map(|e| (rows.row)(e).count.div_ceil(STRETCH)).max().unwrap_or(0);
         let bytes = Scratch::floats(self.shape) * size_of::<f32>();
-        cpu.for_each(rows.len * stretches, bytes, |task: Task| {
+        let work = Work { parts: rows.len * stretches, scratch: bytes, cost: rows.cost };
+        cpu.for_each(work, |task: Task| {
             let (e, stretch) = (task.part / stretches, task.part % stretches);
             let row = (rows.row)(e);
             let first = stretch * STRETCH;

@@ -29,7 +29,7 @@ use self::memory::{Arena, Memory};
 use super::{Allocation, Backend};
 use crate::error::{Error, Result};
 use crate::ops::{
-    Checked, Compress, ConvertState, GatherRows, IndexScores, SelectKeys, SparseAttention, TopK,
+    Checked, Compress, ConvertState, Cost, GatherRows, IndexScores, SelectKeys, SparseAttention, TopK,
 };
 use crate::view::{DeviceId, ViewMut};
 use rayon::prelude::*;
@@ -68,6 +68,24 @@ impl Cpu {
     }
 }
 
+/// Work for the threads.
+struct Work {
+    /// Into how many tasks it falls.
+    parts: usize,
+    /// Bytes that a task needs for itself.
+    scratch: usize,
+    /// All of it together.
+    cost: Cost,
+}
+
+impl Cost {
+    /// Whether it is done before another thread would have woken up: some 20 microseconds, at 100 operations and 10
+    /// bytes a nanosecond.
+    fn is_small(self) -> bool {
+        self.flops / 100 + self.bytes / 10 < 20_000
+    }
+}
+
 /// Where a task runs: which part of the work it is, and the scratch memory that nobody else uses meanwhile.
 struct Task {
     part: usize,
@@ -88,11 +106,11 @@ impl Cpu {
         self.pool.current_num_threads()
     }
 
-    /// Runs `parts` tasks on the threads, each with `bytes` of scratch; what it holds at first is unspecified.
-    fn for_each(&self, parts: usize, bytes: usize, task: impl Fn(Task) + Sync) -> Result<()> {
+    /// Runs the parts of some work on the threads. What a part's scratch holds at first is unspecified.
+    fn for_each(&self, work: Work, task: impl Fn(Task) + Sync) -> Result<()> {
         self.check_process()?;
-        // One task needs no other thread: waking one costs more than a small row.
-        let threads = if parts <= 1 { 1 } else { self.threads() };
+        let Work { parts, scratch: bytes, cost } = work;
+        let threads = if parts <= 1 || cost.is_small() { 1 } else { self.threads() };
         let slots = self.scratch.lease(threads, bytes)?;
         if threads == 1 {
             (0..parts).for_each(|part| task(Task { part, scratch: slots.get(0) }));

@@ -5,7 +5,7 @@ use super::top_k::{Selected, select_all};
 use super::{Cpu, Shared, StatusWords};
 use crate::dims::causal_count;
 use crate::error::Result;
-use crate::ops::{Checked, SelectKeys, SelectKeysRow};
+use crate::ops::{Checked, Op, SelectKeys, SelectKeysRow};
 
 pub(super) fn launch(cpu: &Cpu, mut op: Checked<SelectKeys<'_>>) -> Result<()> {
     let words = StatusWords::start(op.status.as_mut());
@@ -22,12 +22,12 @@ pub(super) fn launch(cpu: &Cpu, mut op: Checked<SelectKeys<'_>>) -> Result<()> {
         let row = &op.rows[e];
         ScoredRow { query: row.query, keys: row.keys.as_ptr(), count: count(row), out: scores(e) }
     };
-    scorer.run(cpu, Rows { len: op.rows.len(), row: scored }, &words)?;
+    scorer.run(cpu, Rows { len: op.rows.len(), row: scored, cost: op.cost() }, &words)?;
     let selected = |e: usize| {
         let row = &op.rows[e];
         // SAFETY: the contract put every row's slots within `out`.
         let out = Shared(unsafe { out.at(row.out) });
         Selected { scores: scores(e), n: count(row), offset: row.offset, out }
     };
-    select_all(cpu, k, Rows { len: op.rows.len(), row: selected }, &words)
+    select_all(cpu, k, Rows { len: op.rows.len(), row: selected, cost: op.cost() }, &words)
 }

@@ -12,10 +12,10 @@ use super::isa::Kernel;
 use super::lanes::{Lanes, WIDEST};
 use super::softmax::Logits;
 use super::values::{WeightedSum, divide};
-use super::{Cpu, Shared, StatusWords};
+use super::{Cpu, Shared, StatusWords, Work};
 use crate::dims::{MAX_HEADS, NO_INDEX, PARTIALS, status};
 use crate::error::Result;
-use crate::ops::{Checked, SparseAttention};
+use crate::ops::{Checked, Op, SparseAttention};
 use half::bf16;
 
 pub(super) fn launch(cpu: &Cpu, mut op: Checked<SparseAttention<'_>>) -> Result<()> {
@@ -26,7 +26,8 @@ pub(super) fn launch(cpu: &Cpu, mut op: Checked<SparseAttention<'_>>) -> Result<
     let parts = heads.div_ceil(share);
     let width = op.rows.iter().map(|row| row.indices.len()).max().unwrap_or(0);
     let layout = Layout { heads: share, dim, width };
-    cpu.for_each(op.rows.len() * parts, layout.bytes(), |task| {
+    let work = Work { parts: op.rows.len() * parts, scratch: layout.bytes(), cost: op.cost() };
+    cpu.for_each(work, |task| {
         let (e, part) = (task.part / parts, task.part % parts);
         let row = &op.rows[e];
         let range = part * share..heads.min((part + 1) * share);

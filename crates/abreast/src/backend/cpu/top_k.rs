@@ -4,10 +4,10 @@
 use super::index_scores::Rows;
 use super::isa::Kernel;
 use super::lanes::Lanes;
-use super::{Cpu, Shared, StatusWords};
+use super::{Cpu, Shared, StatusWords, Work};
 use crate::dims::{NO_INDEX, status};
 use crate::error::Result;
-use crate::ops::{Checked, TopK};
+use crate::ops::{Checked, Op, TopK};
 
 /// Candidates that the buffer holds, in units of k: larger means fewer cuts and a later bound.
 const BUFFER: usize = 4;
@@ -26,7 +26,7 @@ pub(super) fn launch(cpu: &Cpu, mut op: Checked<TopK<'_>>) -> Result<()> {
             out,
         }
     };
-    select_all(cpu, op.k, Rows { len: op.rows.len(), row }, &words)
+    select_all(cpu, op.k, Rows { len: op.rows.len(), row, cost: op.cost() }, &words)
 }
 
 /// One selection.
@@ -47,7 +47,8 @@ pub(super) fn select_all<F: Fn(usize) -> Selected + Sync>(
 ) -> Result<()> {
     // Room for one vector of candidates beyond the k best.
     let places = BUFFER * k.max(16);
-    cpu.for_each(rows.len, places * size_of::<Candidate>(), |task| {
+    let work = Work { parts: rows.len, scratch: places * size_of::<Candidate>(), cost: rows.cost };
+    cpu.for_each(work, |task| {
         let row = (rows.row)(task.part);
         // SAFETY: the contract gave `n` scores and k slots to this row alone; the scratch has the buffer's places, and is
         // of plain integers.

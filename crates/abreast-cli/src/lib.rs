@@ -1,0 +1,72 @@
+//! The program `abreast`: replays recorded decode steps, verifies the law of rows, measures. No mathematics.
+//!
+//! A library too, so that tests and fuzz targets reach the parsers.
+
+mod backend;
+mod bench;
+mod info;
+pub mod replay;
+mod verify;
+
+use clap::{Parser, Subcommand};
+use std::io::Write;
+use std::process::ExitCode;
+
+/// DeepSeek-V4's decode cores for many independent requests in one dispatch.
+#[derive(Parser)]
+#[command(version, propagate_version = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Run recorded decode steps jointly and alone, and compare with what was recorded
+    Replay(replay::Args),
+    /// Run the conformance suite: the law of rows, the oracle, the edges
+    Verify(verify::Args),
+    /// Measure every operation
+    Bench(bench::Args),
+    /// Show the version, the processor and the backends
+    Info(info::Args),
+}
+
+/// How a command ended, for the exit status: 0 when all is well, 1 when something it checked is wrong.
+enum Outcome {
+    Good,
+    Bad,
+}
+
+/// What a command returns: an `Err` is one clear line about bad input, exit status 2.
+type CommandResult = Result<Outcome, String>;
+
+/// Runs the program on the process's arguments. The exit status is 0 when all is well, 1 when something that it
+/// checked is wrong, 2 for bad input.
+pub fn main() -> ExitCode {
+    let result = match Cli::parse().command {
+        Command::Replay(args) => replay::run(args),
+        Command::Verify(args) => verify::run(args),
+        Command::Bench(args) => bench::run(args),
+        Command::Info(args) => info::run(args),
+    };
+    match result {
+        Ok(Outcome::Good) => ExitCode::SUCCESS,
+        Ok(Outcome::Bad) => ExitCode::from(1),
+        Err(message) => {
+            // One line, whatever names a file brought in; and a closed stderr must not become a panic.
+            let line = message.replace(char::is_control, " ");
+            let _ = writeln!(std::io::stderr(), "abreast: {line}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// Writes to stdout. A reader that has gone away (`abreast replay | head`) is no error; a full disk is.
+pub(crate) fn print(text: &str) -> Result<(), String> {
+    let mut out = std::io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(e) if e.kind() != std::io::ErrorKind::BrokenPipe => Err(format!("stdout: {e}")),
+        _ => Ok(()),
+    }
+}

@@ -1,8 +1,0 @@
-use crate::{CommandResult, Outcome};
-
-#[derive(clap::Args)]
-pub(crate) struct Args {}
-
-pub(crate) fn run(_args: Args) -> CommandResult {
-    Ok(Outcome::Good)
-}
