@@ -3,6 +3,7 @@
 use crate::backend::{self, Allocation, Backend};
 use crate::error::Result;
 use crate::ops::{Compress, ConvertState, GatherRows, IndexScores, Op, SelectKeys, SparseAttention, TopK};
+use crate::step::{Limits, Step};
 use crate::view::{self, DeviceId, Element, View, ViewMut};
 use crate::{CpuOptions, Kind};
 use std::marker::PhantomData;
@@ -64,6 +65,11 @@ impl Device {
         let mut buffer = self.zeros(data.len())?;
         buffer.write(data)?;
         Ok(buffer)
+    }
+
+    /// A step that is recorded at its first run and replayed later: see [`Step`].
+    pub fn step(&self, limits: Limits) -> Result<Step> {
+        Step::new(self.backend.clone(), limits)
     }
 
     /// Sparse attention over selected cache slots with learned sinks: see [`SparseAttention`].

@@ -28,6 +28,7 @@ mod device;
 pub mod dims;
 mod error;
 mod ops;
+mod step;
 mod view;
 
 pub use backend::cpu::{CpuOptions, Isa};
@@ -39,4 +40,5 @@ pub use ops::{
     GatherRows, IndexScores, IndexScoresRow, Method, Op, SelectKeys, SelectKeysRow, SparseAttention,
     StateLayout, TopK, TopKRow,
 };
+pub use step::{Calls, Limits, Step};
 pub use view::{AnyView, AnyViewMut, DType, DeviceId, Element, Kind, View, ViewMut};

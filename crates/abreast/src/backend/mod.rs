@@ -8,11 +8,12 @@ use crate::error::{Error, Result};
 use crate::ops::{
     Checked, Compress, ConvertState, GatherRows, IndexScores, SelectKeys, SparseAttention, TopK,
 };
+use crate::step::Limits;
 use crate::view::{DeviceId, Kind};
 use std::sync::Arc;
 
-/// What every backend does. Arguments arrive checked: a backend trusts them, and checks only data.
-pub(crate) trait Backend: Send + Sync {
+/// What every backend does, beside the operations.
+pub(crate) trait Backend: Run + Send + Sync {
     fn id(&self) -> DeviceId;
     fn describe(&self) -> String;
 
@@ -23,6 +24,12 @@ pub(crate) trait Backend: Send + Sync {
     /// Copies device memory to the host, after all queued work.
     fn download(&self, from: *const u8, to: &mut [u8]) -> Result<()>;
 
+    /// Starts a step that is recorded at its first run and replayed later.
+    fn record(self: Arc<Self>, limits: Limits) -> Result<Box<dyn Recording>>;
+}
+
+/// The operations. Arguments arrive checked: a backend trusts them, and checks only data.
+pub(crate) trait Run {
     fn sparse_attention(&self, op: Checked<SparseAttention<'_>>) -> Result<()>;
     fn index_scores(&self, op: Checked<IndexScores<'_>>) -> Result<()>;
     fn top_k(&self, op: Checked<TopK<'_>>) -> Result<()>;
@@ -30,6 +37,14 @@ pub(crate) trait Backend: Send + Sync {
     fn compress(&self, op: Checked<Compress<'_, '_>>) -> Result<()>;
     fn convert_state(&self, op: Checked<ConvertState<'_, '_>>) -> Result<()>;
     fn gather_rows(&self, op: Checked<GatherRows<'_>>) -> Result<()>;
+}
+
+/// A step between its first operation and its last: takes operations, then runs them all.
+pub(crate) trait Recording: Run + Send {
+    /// Forgets operations that were taken and not run.
+    fn start(&mut self);
+    /// Runs what was taken since `start`.
+    fn submit(&mut self) -> Result<()>;
 }
 
 /// Memory of a device that is freed on drop, after the work that uses it.

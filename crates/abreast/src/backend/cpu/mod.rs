@@ -26,13 +26,15 @@ mod x86;
 pub use isa::Isa;
 
 use self::memory::{Arena, Memory};
-use super::{Allocation, Backend};
+use super::{Allocation, Backend, Recording, Run};
 use crate::error::{Error, Result};
 use crate::ops::{
     Checked, Compress, ConvertState, Cost, GatherRows, IndexScores, SelectKeys, SparseAttention, TopK,
 };
+use crate::step::Limits;
 use crate::view::{DeviceId, ViewMut};
 use rayon::prelude::*;
+use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 
 /// How the CPU backend works. No choice changes a bit of any result.
@@ -151,6 +153,12 @@ impl Backend for Cpu {
         Ok(())
     }
 
+    fn record(self: Arc<Self>, _limits: Limits) -> Result<Box<dyn Recording>> {
+        Ok(Box::new(Immediate(self)))
+    }
+}
+
+impl Run for Cpu {
     fn sparse_attention(&self, op: Checked<SparseAttention<'_>>) -> Result<()> {
         sparse_attention::launch(self, op)
     }
@@ -224,5 +232,35 @@ impl StatusWords {
             let word = unsafe { AtomicU32::from_ptr(words.at(row)) };
             word.fetch_or(bits, std::sync::atomic::Ordering::Relaxed);
         }
+    }
+}
+
+/// A step on the CPU has nothing to gain from being recorded: every operation runs as it comes.
+struct Immediate(Arc<Cpu>);
+
+macro_rules! immediate {
+    ($($name:ident($op:ty))*) => {
+        impl Run for Immediate {
+            $(fn $name(&self, op: Checked<$op>) -> Result<()> {
+                self.0.$name(op)
+            })*
+        }
+    };
+}
+immediate! {
+    sparse_attention(SparseAttention<'_>)
+    index_scores(IndexScores<'_>)
+    top_k(TopK<'_>)
+    select_keys(SelectKeys<'_>)
+    compress(Compress<'_, '_>)
+    convert_state(ConvertState<'_, '_>)
+    gather_rows(GatherRows<'_>)
+}
+
+impl Recording for Immediate {
+    fn start(&mut self) {}
+
+    fn submit(&mut self) -> Result<()> {
+        Ok(())
     }
 }

@@ -29,7 +29,11 @@ impl Cache {
     }
 
     /// What was stored under `key`, or what `make` gives, stored. A disk that fails costs time, never the call.
-    pub(super) fn get_or<E>(&self, key: &[&[u8]], make: impl FnOnce() -> Result<Vec<u8>, E>) -> Result<Vec<u8>, E> {
+    pub(super) fn get_or<E>(
+        &self,
+        key: &[&[u8]],
+        make: impl FnOnce() -> Result<Vec<u8>, E>,
+    ) -> Result<Vec<u8>, E> {
         let Some(path) = self.folder.as_ref().map(|folder| folder.join(name(key))) else { return make() };
         if let Some(bytes) = std::fs::read(&path).ok().and_then(unseal) {
             return Ok(bytes);

@@ -1,7 +1,7 @@
 //! The compressor: the table and the launch of `compress.cu`.
 
 use super::index_scores::status;
-use super::plan::{Launch, Plan};
+use super::plan::{Launch, Plan, Room};
 use crate::dims::OVERLAP_RATIO;
 use crate::ops::{Checked, Compress, Emit, StateLayout};
 use bytemuck::{Pod, Zeroable};
@@ -40,8 +40,8 @@ struct Row {
 /// Threads of a block: one a feature, up to this.
 const THREADS: usize = 512;
 
-pub(super) fn plan(mut op: Checked<Compress<'_, '_>>) -> Plan {
-    let (rows, [_, d]) = (op.rows.len(), op.out.shape());
+pub(super) fn plan(mut op: Checked<Compress<'_, '_>>, room: Room) -> Plan {
+    let (rows, [_, d]) = (room.rows(op.rows.len()), op.out.shape());
     let head = Head {
         ape: op.ape.as_ptr() as u64,
         norm: op.norm.as_ptr() as u64,
@@ -57,20 +57,18 @@ pub(super) fn plan(mut op: Checked<Compress<'_, '_>>) -> Plan {
         pad: 0,
     };
     let mut plan = Plan::default();
-    let table = plan.push(
-        &head,
-        op.rows.iter_mut().map(|row| Row {
-            kv: row.kv.as_ptr() as u64,
-            score: row.score.as_ptr() as u64,
-            kv_state: row.kv_state.as_mut_ptr() as u64,
-            score_state: row.score_state.as_mut_ptr() as u64,
-            out: row.out as u64,
-            start: row.start_pos,
-            tokens: row.tokens() as u32,
-            state_rows: row.kv_state.shape()[0] as u32,
-            active: 1,
-        }),
-    );
+    let listed = op.rows.iter_mut().map(|row| Row {
+        kv: row.kv.as_ptr() as u64,
+        score: row.score.as_ptr() as u64,
+        kv_state: row.kv_state.as_mut_ptr() as u64,
+        score_state: row.score_state.as_mut_ptr() as u64,
+        out: row.out as u64,
+        start: row.start_pos,
+        tokens: row.tokens() as u32,
+        state_rows: row.kv_state.shape()[0] as u32,
+        active: 1,
+    });
+    let table = plan.push(&head, (listed, Row::zeroed(), rows));
     let shared = (d * size_of::<f32>()) as u32;
     let threads = d.min(THREADS) as u32;
     plan.launch(Launch { kernel: ("compress", "compress"), grid: [rows as u32, 1], threads, shared, table });

@@ -1,6 +1,6 @@
 //! The table and the launch of `convert_state.cu`: which old row each new one copies is found here.
 
-use super::plan::{Launch, Plan};
+use super::plan::{Launch, Plan, Room};
 use crate::ops::{Checked, ConvertState};
 use bytemuck::{Pod, Zeroable};
 
@@ -24,12 +24,14 @@ struct Row {
     features: i32,
 }
 
-pub(super) fn plan(mut op: Checked<ConvertState<'_, '_>>) -> Plan {
+pub(super) fn plan(mut op: Checked<ConvertState<'_, '_>>, room: Room) -> Plan {
     let mut plan = Plan::default();
     let n = op.rows.len();
-    let lists: Vec<Vec<i32>> = (0..n).map(|e| op.sources(e).map(|old| old.map_or(-1, |old| old as i32)).collect()).collect();
+    let lists: Vec<Vec<i32>> =
+        (0..n).map(|e| op.sources(e).map(|old| old.map_or(-1, |old| old as i32)).collect()).collect();
     let most = lists.iter().map(Vec::len).max().unwrap_or(0);
-    let mut sources = (size_of::<Head>() + n * size_of::<Row>()) as u64;
+    let places = room.rows(n);
+    let mut sources = (size_of::<Head>() + places * size_of::<Row>()) as u64;
     let rows = op.rows.iter_mut().map(|row| {
         let [to_rows, features] = row.kv_to.shape();
         let at = sources;
@@ -44,11 +46,11 @@ pub(super) fn plan(mut op: Checked<ConvertState<'_, '_>>) -> Plan {
             features: features as i32,
         }
     });
-    let table = plan.push(&Head { features: 0, rows: n as i32, pad: 0 }, rows);
+    let table = plan.push(&Head { features: 0, rows: places as i32, pad: 0 }, (rows, Row::zeroed(), places));
     for list in &lists {
         plan.table.extend_from_slice(bytemuck::cast_slice(list));
     }
-    let grid = [most as u32, n as u32];
+    let grid = [most as u32, places as u32];
     plan.launch(Launch { kernel: ("convert_state", "convert_state"), grid, threads: 256, shared: 0, table });
     plan
 }

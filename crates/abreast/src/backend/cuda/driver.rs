@@ -22,7 +22,9 @@ impl Queue {
         let unavailable = |why: String| Error::Unavailable { device: id, why };
         // SAFETY: only looks for the library; calling into cudarc without it would panic.
         if !unsafe { sys::is_culib_present() } {
-            return Err(unavailable("no NVIDIA driver: libcuda.so.1 was not found; install the driver".into()));
+            return Err(unavailable(
+                "no NVIDIA driver: libcuda.so.1 was not found; install the driver".into(),
+            ));
         }
         let driver = |e: DriverError| unavailable(format!("the NVIDIA driver says: {}", text(e)));
         result::init().map_err(driver)?;
@@ -37,7 +39,10 @@ impl Queue {
         let capability = context.compute_capability().map_err(driver)?;
         if capability < OLDEST {
             let (major, minor) = capability;
-            let why = format!("compute capability {major}.{minor} is older than the oldest supported, {}.{}", OLDEST.0, OLDEST.1);
+            let why = format!(
+                "compute capability {major}.{minor} is older than the oldest supported, {}.{}",
+                OLDEST.0, OLDEST.1
+            );
             return Err(unavailable(why));
         }
         let stream = context.new_stream().map_err(driver)?;
@@ -64,7 +69,8 @@ impl Queue {
 
     pub(super) fn clear(&self, memory: &Memory, bytes: usize) -> Result<()> {
         // SAFETY: within the allocation.
-        unsafe { result::memset_d8_async(memory.address, 0, bytes, self.stream.cu_stream()) }.map_err(|e| self.fault(e))
+        unsafe { result::memset_d8_async(memory.address, 0, bytes, self.stream.cu_stream()) }
+            .map_err(|e| self.fault(e))
     }
 
     pub(super) fn upload(&self, from: &[u8], to: u64) -> Result<()> {

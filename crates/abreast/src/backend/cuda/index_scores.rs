@@ -1,7 +1,7 @@
 //! Reference index scores: the table and the launches of `index_scores.cu`.
 
 use super::kernels::MOST_SHARED;
-use super::plan::{Launch, Plan, address};
+use super::plan::{Launch, Plan, Room, address};
 use crate::dims::causal_count;
 use crate::ops::{Checked, IndexScores};
 use crate::view::{View, ViewMut};
@@ -39,7 +39,7 @@ pub(super) struct Scores<'a> {
     pub(super) status: u64,
 }
 
-pub(super) fn plan(mut op: Checked<IndexScores<'_>>) -> Plan {
+pub(super) fn plan(mut op: Checked<IndexScores<'_>>, room: Room) -> Plan {
     let mut plan = Plan::default();
     let scores = Scores {
         q: &op.q.clone(),
@@ -53,7 +53,7 @@ pub(super) fn plan(mut op: Checked<IndexScores<'_>>) -> Plan {
         out: row.out as u64,
         count: causal_count(row.start_pos, op.ratio) as i64,
     });
-    scores.push(&mut plan, rows);
+    scores.push(&mut plan, rows, room);
     plan
 }
 
@@ -62,9 +62,9 @@ pub(super) fn status(status: &Option<ViewMut<'_, u32, 1>>) -> u64 {
 }
 
 impl Scores<'_> {
-    pub(super) fn push(&self, plan: &mut Plan, rows: impl ExactSizeIterator<Item = Row> + Clone) {
-        let (n, [_, heads, dim]) = (rows.len(), self.q.shape());
-        let longest = rows.clone().map(|row| row.count as usize).max().unwrap_or(0);
+    pub(super) fn push(&self, plan: &mut Plan, rows: impl ExactSizeIterator<Item = Row> + Clone, room: Room) {
+        let (n, [_, heads, dim]) = (room.rows(rows.len()), self.q.shape());
+        let longest = room.keys(rows.clone().map(|row| row.count as usize));
         let head = Head {
             q: self.q.as_ptr() as u64,
             weights: self.weights.as_ptr() as u64,
@@ -75,13 +75,23 @@ impl Scores<'_> {
             rows: n as i32,
             pad: 0,
         };
-        let table = plan.push(&head, rows);
+        let padding = Row { count: -1, ..Row::zeroed() };
+        let table = plan.push(&head, (rows, padding, n));
         let shared = |keys: usize| dim * (keys + 2) * size_of::<f32>();
         // As many keys a block as its shared memory holds.
-        let keys = [128, 64, 32, 16, 8, 4, 2, 1].into_iter().find(|&keys| shared(keys) <= MOST_SHARED as usize).unwrap_or(1);
+        let keys = [128, 64, 32, 16, 8, 4, 2, 1]
+            .into_iter()
+            .find(|&keys| shared(keys) <= MOST_SHARED as usize)
+            .unwrap_or(1);
         let kernel = |name| ("index_scores", name);
         let start = [n.div_ceil(128) as u32, 1];
-        plan.launch(Launch { kernel: kernel("index_scores_start"), grid: start, threads: 128, shared: 0, table });
+        plan.launch(Launch {
+            kernel: kernel("index_scores_start"),
+            grid: start,
+            threads: 128,
+            shared: 0,
+            table,
+        });
         let grid = [longest.div_ceil(keys) as u32, n as u32];
         let shared = shared(keys) as u32;
         plan.launch(Launch { kernel: kernel("index_scores"), grid, threads: keys as u32, shared, table });

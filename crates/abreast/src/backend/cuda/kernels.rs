@@ -130,16 +130,22 @@ mod tests {
         for architecture in ARCHITECTURES {
             for (stem, _) in SOURCES {
                 let text = source(stem).expect("listed");
-                let made = nvrtc.compile(&Source { name: stem, text: &text, architecture }, &["--ptxas-options=-v"]);
+                let made =
+                    nvrtc.compile(&Source { name: stem, text: &text, architecture }, &["--ptxas-options=-v"]);
                 let (code, log) = match made {
-                    Err(why) if architecture == "sm_100a" && why.contains("invalid value for --gpu-architecture") => {
+                    Err(why)
+                        if architecture == "sm_100a"
+                            && why.contains("invalid value for --gpu-architecture") =>
+                    {
                         println!("SKIPPED: this NVRTC does not know {architecture}");
                         continue;
                     }
                     made => made.unwrap_or_else(|why| panic!("{why}")),
                 };
                 assert!(!code.is_empty());
-                let spills = log.lines().filter(|l| l.contains("spill") && !l.contains("0 bytes spill stores, 0 bytes"));
+                let spills = log
+                    .lines()
+                    .filter(|l| l.contains("spill") && !l.contains("0 bytes spill stores, 0 bytes"));
                 assert_eq!(spills.count(), 0, "{stem} for {architecture}:\n{log}");
                 for line in log.lines().filter(|l| l.contains("Used")) {
                     println!("{architecture} {stem}: {}", line.trim());

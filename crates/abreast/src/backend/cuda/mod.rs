@@ -12,18 +12,22 @@ mod index_scores;
 mod kernels;
 mod nvrtc;
 mod plan;
+mod recording;
 mod select_keys;
 mod sparse_attention;
 mod top_k;
 
 use self::driver::{Memory, Queue};
 use self::kernels::Kernels;
-use self::plan::Plan;
-use super::{Allocation, Backend};
+use self::plan::{Launch, Plan, Room};
+use super::{Allocation, Backend, Recording, Run};
 use crate::error::Result;
-use crate::ops::{Checked, Compress, ConvertState, GatherRows, IndexScores, SelectKeys, SparseAttention, TopK};
+use crate::ops::{
+    Checked, Compress, ConvertState, GatherRows, IndexScores, SelectKeys, SparseAttention, TopK,
+};
+use crate::step::Limits;
 use crate::view::DeviceId;
-use cudarc::driver::{LaunchConfig, PushKernelArg};
+use cudarc::driver::{CudaFunction, CudaStream, LaunchConfig, PushKernelArg};
 use std::sync::{Arc, Mutex, PoisonError};
 
 pub(crate) struct Cuda {
@@ -61,19 +65,29 @@ impl Cuda {
         let functions = functions.collect::<Result<Vec<_>>>()?;
         self.queue.upload(&plan.table, table)?;
         for (launch, function) in plan.launches.iter().zip(&functions) {
-            let [x, y] = launch.grid;
-            let config = LaunchConfig {
-                grid_dim: (x, y, 1),
-                block_dim: (launch.threads, 1, 1),
-                shared_mem_bytes: launch.shared,
-            };
-            let table = table + launch.table as u64;
-            let mut builder = self.queue.stream.launch_builder(function);
-            builder.arg(&table).arg(&space);
-            // SAFETY: the kernels take two addresses. The plan's table matches the kernel's struct, its addresses are views
-            // that the contract checked, and the scratch is as large as the plan says.
-            unsafe { builder.launch(config) }.map_err(|e| self.queue.fault(e))?;
+            self.launch(&self.queue.stream, (launch, function), (table, space))?;
         }
+        Ok(())
+    }
+
+    fn launch(
+        &self,
+        stream: &Arc<CudaStream>,
+        (launch, function): (&Launch, &CudaFunction),
+        (table, scratch): (u64, u64),
+    ) -> Result<()> {
+        let [x, y] = launch.grid;
+        let config = LaunchConfig {
+            grid_dim: (x, y, 1),
+            block_dim: (launch.threads, 1, 1),
+            shared_mem_bytes: launch.shared,
+        };
+        let table = table + launch.table as u64;
+        let mut builder = stream.launch_builder(function);
+        builder.arg(&table).arg(&scratch);
+        // SAFETY: the kernels take two addresses. The plan's table matches the kernel's struct, its addresses are views that
+        // the contract checked, and the scratch is as large as the plan says.
+        unsafe { builder.launch(config) }.map_err(|e| self.queue.fault(e))?;
         Ok(())
     }
 
@@ -116,31 +130,37 @@ impl Backend for Cuda {
         if to.is_empty() { Ok(()) } else { self.queue.download(from as u64, to) }
     }
 
+    fn record(self: Arc<Self>, limits: Limits) -> Result<Box<dyn Recording>> {
+        Ok(Box::new(recording::Graph::new(self, limits)?))
+    }
+}
+
+impl Run for Cuda {
     fn sparse_attention(&self, op: Checked<SparseAttention<'_>>) -> Result<()> {
-        self.run(sparse_attention::plan(op))
+        self.run(sparse_attention::plan(op, Room::Own))
     }
 
     fn index_scores(&self, op: Checked<IndexScores<'_>>) -> Result<()> {
-        self.run(index_scores::plan(op))
+        self.run(index_scores::plan(op, Room::Own))
     }
 
     fn top_k(&self, op: Checked<TopK<'_>>) -> Result<()> {
-        self.run(top_k::plan(op))
+        self.run(top_k::plan(op, Room::Own))
     }
 
     fn select_keys(&self, op: Checked<SelectKeys<'_>>) -> Result<()> {
-        self.run(select_keys::plan(op))
+        self.run(select_keys::plan(op, Room::Own))
     }
 
     fn compress(&self, op: Checked<Compress<'_, '_>>) -> Result<()> {
-        self.run(compress::plan(op))
+        self.run(compress::plan(op, Room::Own))
     }
 
     fn convert_state(&self, op: Checked<ConvertState<'_, '_>>) -> Result<()> {
-        self.run(convert_state::plan(op))
+        self.run(convert_state::plan(op, Room::Own))
     }
 
     fn gather_rows(&self, op: Checked<GatherRows<'_>>) -> Result<()> {
-        self.run(gather_rows::plan(op))
+        self.run(gather_rows::plan(op, Room::Own))
     }
 }

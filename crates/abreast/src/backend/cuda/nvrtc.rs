@@ -58,7 +58,8 @@ impl Nvrtc {
             }
             load_builtins(&path);
             // SAFETY: loading NVIDIA's library runs its initialisers, which are made for that.
-            let loaded = unsafe { Library::new(&path) }.and_then(|library| Nvrtc::bind(library, path.clone()));
+            let loaded =
+                unsafe { Library::new(&path) }.and_then(|library| Nvrtc::bind(library, path.clone()));
             match loaded {
                 Ok(nvrtc) => return Ok(nvrtc),
                 Err(e) => failures.push(format!("{}: {e}", path.display())),
@@ -115,11 +116,16 @@ impl Nvrtc {
             }
             let code = (self.compile)(program, options.len() as c_int, options.as_ptr());
             let log = read(|n| (self.log_size)(program, n), |p| (self.log)(program, p));
-            let log = CStr::from_bytes_until_nul(&log).map(|l| l.to_string_lossy().into_owned()).unwrap_or_default();
+            let log = CStr::from_bytes_until_nul(&log)
+                .map(|l| l.to_string_lossy().into_owned())
+                .unwrap_or_default();
             let binary = read(|n| (self.code_size)(program, n), |p| (self.code)(program, p));
             (self.destroy)(&mut program);
             if code != 0 || binary.is_empty() {
-                return Err(format!("{}.cu for {}: nvrtc error {code}: {log}", source.name, source.architecture));
+                return Err(format!(
+                    "{}.cu for {}: nvrtc error {code}: {log}",
+                    source.name, source.architecture
+                ));
             }
             Ok((binary, log))
         }
@@ -161,7 +167,8 @@ fn candidates() -> Vec<PathBuf> {
         }
     }
     // The active Python's packages: a virtual environment, or the python3 that comes first.
-    let mut environments: Vec<PathBuf> = ["VIRTUAL_ENV", "CONDA_PREFIX"].into_iter().filter_map(var).collect();
+    let mut environments: Vec<PathBuf> =
+        ["VIRTUAL_ENV", "CONDA_PREFIX"].into_iter().filter_map(var).collect();
     let path = std::env::var_os("PATH").unwrap_or_else(OsString::new);
     let bins = std::env::split_paths(&path).filter(|bin| bin.join("python3").exists());
     environments.extend(bins.filter_map(|bin| bin.parent().map(PathBuf::from)));

@@ -3,6 +3,7 @@
 //! Everything that changes from call to call (addresses, positions, lengths) is in the table; a launch's own numbers depend
 //! on shapes and on the largest row alone. So a recorded graph of the launches serves any later table.
 
+use crate::step::Limits;
 use bytemuck::Pod;
 
 /// A kernel launch. Its parameters are the addresses of the table and of the scratch.
@@ -27,19 +28,72 @@ pub(super) struct Plan {
     pub(super) launches: Vec<Launch>,
 }
 
+/// What a plan makes room for: a call's own rows, or a step's limits.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Room {
+    Own,
+    Limits(Limits),
+}
+
+impl Room {
+    pub(super) fn rows(self, own: usize) -> usize {
+        match self {
+            Room::Own => own,
+            Room::Limits(limits) => limits.rows,
+        }
+    }
+
+    pub(super) fn width(self, own: impl Iterator<Item = usize>) -> usize {
+        match self {
+            Room::Own => own.max().unwrap_or(0),
+            Room::Limits(limits) => limits.width,
+        }
+    }
+
+    pub(super) fn keys(self, own: impl Iterator<Item = usize>) -> usize {
+        match self {
+            Room::Own => own.max().unwrap_or(0),
+            Room::Limits(limits) => limits.keys,
+        }
+    }
+}
+
 /// Tables start at multiples of this.
 const ALIGN: usize = 16;
 
 impl Plan {
-    /// Appends a table: its head, then its rows; returns where it starts.
-    pub(super) fn push<H: Pod, R: Pod>(&mut self, head: &H, rows: impl Iterator<Item = R>) -> usize {
+    /// Appends a table: its head, then its rows, then padding rows up to the room's; returns where it starts.
+    pub(super) fn push<H: Pod, R: Pod>(
+        &mut self,
+        head: &H,
+        (rows, padding, room): (impl Iterator<Item = R>, R, usize),
+    ) -> usize {
         self.table.resize(self.table.len().next_multiple_of(ALIGN), 0);
         let start = self.table.len();
         self.table.extend_from_slice(bytemuck::bytes_of(head));
+        let end = self.table.len() + room * size_of::<R>();
         for row in rows {
             self.table.extend_from_slice(bytemuck::bytes_of(&row));
         }
+        while self.table.len() < end {
+            self.table.extend_from_slice(bytemuck::bytes_of(&padding));
+        }
         start
+    }
+
+    /// Appends another plan: its launches come after this one's, and use the same scratch after them.
+    pub(super) fn append(&mut self, other: Plan) {
+        self.table.resize(self.table.len().next_multiple_of(ALIGN), 0);
+        let start = self.table.len();
+        self.table.extend_from_slice(&other.table);
+        self.scratch = self.scratch.max(other.scratch);
+        self.launches.extend(other.launches.into_iter().map(|l| Launch { table: l.table + start, ..l }));
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.table.clear();
+        self.launches.clear();
+        self.scratch = 0;
     }
 
     /// Appends a launch, unless it has no block.

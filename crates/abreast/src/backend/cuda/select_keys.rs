@@ -1,16 +1,16 @@
 //! Scores to scratch, then the selections.
 
-use super::plan::Plan;
+use super::plan::{Plan, Room};
 use super::{index_scores, top_k};
 use crate::dims::causal_count;
 use crate::ops::{Checked, SelectKeys};
 
-pub(super) fn plan(mut op: Checked<SelectKeys<'_>>) -> Plan {
+pub(super) fn plan(mut op: Checked<SelectKeys<'_>>, room: Room) -> Plan {
     let count = |e: usize| causal_count(op.rows[e].start_pos, op.ratio);
     let n = op.rows.len();
     // Every row's scores get the place of the longest.
-    let longest = (0..n).map(count).max().unwrap_or(0);
-    let mut plan = Plan { scratch: n * longest * size_of::<f32>(), ..Plan::default() };
+    let longest = room.keys((0..n).map(count));
+    let mut plan = Plan { scratch: room.rows(n) * longest * size_of::<f32>(), ..Plan::default() };
     let status = index_scores::status(&op.status);
     let scores = index_scores::Scores { q: &op.q, weights: &op.weights, out: None, status };
     let scored = (0..n).map(|e| index_scores::Row {
@@ -19,7 +19,7 @@ pub(super) fn plan(mut op: Checked<SelectKeys<'_>>) -> Plan {
         out: (e * longest) as u64,
         count: count(e) as i64,
     });
-    scores.push(&mut plan, scored);
+    scores.push(&mut plan, scored, room);
     let selected: Vec<top_k::Row> = (0..n)
         .map(|e| top_k::Row {
             scores: (e * longest * size_of::<f32>()) as u64,
@@ -30,6 +30,6 @@ pub(super) fn plan(mut op: Checked<SelectKeys<'_>>) -> Plan {
         })
         .collect();
     let selections = top_k::Selections { k: op.k, out: op.out.as_mut_ptr() as u64, status, in_scratch: true };
-    selections.push(&mut plan, selected.into_iter());
+    selections.push(&mut plan, selected.into_iter(), room);
     plan
 }

@@ -1,6 +1,6 @@
 //! Reference sparse attention: the table and the launches of `sparse_attention.cu`.
 
-use super::plan::{Launch, Plan, address};
+use super::plan::{Launch, Plan, Room, address};
 use crate::ops::{Checked, SparseAttention};
 use bytemuck::{Pod, Zeroable};
 
@@ -38,10 +38,10 @@ const SLOTS: usize = 16;
 const SOFTMAX_HEADS: usize = 4;
 const SUM_HEADS: usize = 4;
 
-pub(super) fn plan(mut op: Checked<SparseAttention<'_>>) -> Plan {
-    let (rows, [_, heads, dim]) = (op.rows.len(), op.q.shape());
+pub(super) fn plan(mut op: Checked<SparseAttention<'_>>, room: Room) -> Plan {
+    let (rows, [_, heads, dim]) = (room.rows(op.rows.len()), op.q.shape());
     // One place more than the widest row: there a head's sum goes.
-    let width = op.rows.iter().map(|row| row.indices.len()).max().unwrap_or(0) + 1;
+    let width = room.width(op.rows.iter().map(|row| row.indices.len())) + 1;
     let head = Head {
         q: op.q.as_ptr() as u64,
         sinks: address(op.sinks.as_ref().map(|s| s.as_ptr())),
@@ -58,18 +58,16 @@ pub(super) fn plan(mut op: Checked<SparseAttention<'_>>) -> Plan {
         scratch: (rows * FOUND).next_multiple_of(256) + rows * heads * width * size_of::<f32>(),
         ..Plan::default()
     };
-    let table = plan.push(
-        &head,
-        op.rows.iter().map(|row| Row {
-            kv: row.kv.as_ptr() as u64,
-            indices: row.indices.as_ptr() as u64,
-            query: row.query as u64,
-            out: row.out as u64,
-            kv_len: row.kv.shape()[0] as i64,
-            width: row.indices.len() as i32,
-            active: 1,
-        }),
-    );
+    let listed = op.rows.iter().map(|row| Row {
+        kv: row.kv.as_ptr() as u64,
+        indices: row.indices.as_ptr() as u64,
+        query: row.query as u64,
+        out: row.out as u64,
+        kv_len: row.kv.shape()[0] as i64,
+        width: row.indices.len() as i32,
+        active: 1,
+    });
+    let table = plan.push(&head, (listed, Row::zeroed(), rows));
     let mut launch = |name, x: usize, y: usize, threads| {
         let kernel = ("sparse_attention", name);
         plan.launch(Launch { kernel, grid: [x as u32, y as u32], threads, shared: 0, table });

@@ -1,7 +1,7 @@
 //! Exact top-k: the table and the launches of `top_k.cu`.
 
 use super::index_scores::status;
-use super::plan::{Launch, Plan};
+use super::plan::{Launch, Plan, Room};
 use crate::ops::{Checked, TopK};
 use bytemuck::{Pod, Zeroable};
 
@@ -35,10 +35,14 @@ pub(super) struct Selections {
     pub(super) in_scratch: bool,
 }
 
-pub(super) fn plan(mut op: Checked<TopK<'_>>) -> Plan {
+pub(super) fn plan(mut op: Checked<TopK<'_>>, room: Room) -> Plan {
     let mut plan = Plan::default();
-    let selections =
-        Selections { k: op.k, out: op.out.as_mut_ptr() as u64, status: status(&op.status), in_scratch: false };
+    let selections = Selections {
+        k: op.k,
+        out: op.out.as_mut_ptr() as u64,
+        status: status(&op.status),
+        in_scratch: false,
+    };
     let rows = op.rows.iter().map(|row| Row {
         scores: row.scores.as_ptr() as u64,
         out: row.out as u64,
@@ -46,13 +50,13 @@ pub(super) fn plan(mut op: Checked<TopK<'_>>) -> Plan {
         offset: row.offset,
         pad: 0,
     });
-    selections.push(&mut plan, rows);
+    selections.push(&mut plan, rows, room);
     plan
 }
 
 impl Selections {
-    pub(super) fn push(&self, plan: &mut Plan, rows: impl ExactSizeIterator<Item = Row>) {
-        let n = rows.len();
+    pub(super) fn push(&self, plan: &mut Plan, rows: impl ExactSizeIterator<Item = Row>, room: Room) {
+        let n = room.rows(rows.len());
         let head = Head {
             out: self.out,
             status: self.status,
@@ -61,7 +65,8 @@ impl Selections {
             in_scratch: self.in_scratch as i32,
             pad: 0,
         };
-        let table = plan.push(&head, rows);
+        let padding = Row { n: -1, ..Row::zeroed() };
+        let table = plan.push(&head, (rows, padding, n));
         let kernel = |name| ("top_k", name);
         if !self.in_scratch {
             let grid = [n.div_ceil(128) as u32, 1];
