@@ -15,6 +15,7 @@
 mod arena;
 mod bits;
 pub mod case;
+mod decode;
 mod digest;
 mod errors;
 mod fail_closed;
@@ -29,6 +30,7 @@ mod suite;
 mod ties;
 
 pub use bits::{Difference, Fault, Finding, Part, RowBits};
+pub use decode::Decoder;
 pub use digest::digest;
 pub use lab::Counts;
 pub use oracle::{Expected, Want};

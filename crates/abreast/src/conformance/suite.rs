@@ -3,7 +3,7 @@
 use super::bits::{Finding, Verdict};
 use super::lab::{Counts, Lab};
 use super::shapes::OPS;
-use super::{errors, fail_closed, hostile, known, law, runs, ties};
+use super::{decode, errors, fail_closed, hostile, known, law, runs, ties};
 use crate::Device;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -128,8 +128,9 @@ fn list(options: &Options) -> Vec<Case> {
     cases.extend(runs::cases());
     cases.extend(known::cases());
     cases.extend(hostile::cases(options.depth));
+    cases.extend(decode::cases());
     // Operation by operation; within one, the groups in the order above.
-    cases.sort_by_key(|case| OPS.iter().position(|op| case.name.starts_with(op)));
+    cases.sort_by_key(|case| OPS.iter().position(|op| case.name.starts_with(op)).unwrap_or(OPS.len()));
     if let Some(filter) = &options.filter {
         cases.retain(|case| case.name.contains(filter.as_str()));
     }
