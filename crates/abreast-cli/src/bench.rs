@@ -1,8 +1,169 @@
+//! `abreast bench`: how fast every operation is here, and how close to what the machine can do.
+
+mod cases;
+mod ceiling;
+mod data;
+mod inputs;
+mod loops;
+mod machine;
+mod measure;
+mod past;
+mod report;
+mod table;
+
+use crate::backend::BackendName;
 use crate::{CommandResult, Outcome};
+use abreast::{CpuOptions, Device, Isa};
+use cases::Case;
+use ceiling::Ceilings;
+use clap::builder::{PossibleValuesParser, RangedU64ValueParser, TypedValueParser};
+use indicatif::{ProgressBar, ProgressStyle};
+use machine::Machine;
+use past::Past;
+use report::{Record, Report};
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// The numbers of rows of a run that nobody asked for others.
+const ROWS: [usize; 6] = [1, 2, 4, 8, 16, 32];
+/// The most memory for the inputs of one case.
+const MOST_BYTES: usize = 8 << 30;
 
 #[derive(clap::Args)]
-pub(crate) struct Args {}
+pub(crate) struct Args {
+    /// Where to run
+    #[arg(long, value_enum, default_value = "cpu")]
+    backend: BackendName,
+    /// Only operations and shapes whose name contains this, such as `top_k` or "attention width 640"
+    #[arg(long, value_name = "TEXT")]
+    op: Option<String>,
+    /// Rows of a call [default: 1,2,4,8,16,32, fewer for the largest shapes]
+    #[arg(long, value_delimiter = ',', value_name = "N,N", value_parser = count())]
+    rows: Vec<usize>,
+    /// Threads [default: one per core]
+    #[arg(long, value_name = "N", value_parser = count())]
+    threads: Option<usize>,
+    /// Instruction set [default: the widest]
+    #[arg(long, value_parser = isa())]
+    isa: Option<Isa>,
+    /// About how long to measure each figure
+    #[arg(long, default_value_t = 0.5, value_parser = seconds)]
+    seconds: f64,
+    /// Compare with an earlier report of `abreast bench --json`
+    #[arg(long, value_name = "FILE")]
+    baseline: Option<PathBuf>,
+    /// Compare with reports of peers, such as that of tools/peers/torch_cpu.py
+    #[arg(long, value_name = "FILE,FILE", value_delimiter = ',')]
+    peers: Vec<PathBuf>,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
 
-pub(crate) fn run(_args: Args) -> CommandResult {
+fn count() -> impl TypedValueParser<Value = usize> {
+    RangedU64ValueParser::<usize>::new().range(1..=1024)
+}
+
+fn isa() -> impl TypedValueParser<Value = Isa> {
+    let named = |name: String| Isa::ALL.into_iter().find(|isa| isa.to_string() == name);
+    PossibleValuesParser::new(["portable", "neon", "avx2", "avx512"])
+        .map(move |name| named(name).unwrap_or(Isa::Portable))
+}
+
+fn seconds(text: &str) -> Result<f64, String> {
+    text.parse().ok().filter(|s| (0.0..=60.0).contains(s)).ok_or_else(|| "must be 0 to 60".into())
+}
+
+pub(crate) fn run(args: Args) -> CommandResult {
+    let cases = chosen(&args)?;
+    let baseline = args.baseline.as_deref().map(Past::read).transpose()?;
+    let peers = args.peers.iter().map(|path| Past::read(path)).collect::<Result<Vec<_>, _>>()?;
+    let (isa, threads) = (args.isa.unwrap_or_else(Isa::best), args.threads.unwrap_or_else(machine::cores));
+    let device = match args.backend {
+        BackendName::Cpu => Device::cpu_with(CpuOptions { isa: Some(isa), threads: Some(threads) }),
+        BackendName::Cuda => return Err("bench: this version measures the CPU alone".into()),
+    }
+    .map_err(|e| e.to_string())?;
+    let machine = Machine::new(&device, isa, threads);
+    peers.iter().for_each(|past| warn_if_unlike(&machine, (&past.name, past)));
+    baseline.iter().for_each(|past| warn_if_unlike(&machine, ("baseline", past)));
+    let bar = progress(cases.iter().map(|(_, rows)| rows.len()).sum());
+    bar.set_message("what the machine can do");
+    let mut report = Report {
+        machine,
+        ceilings: Ceilings::measure(isa, threads),
+        peers: peers.iter().map(|past| past.name.clone()).collect(),
+        results: vec![],
+    };
+    for (case, rows) in cases {
+        // As many requests for few rows as for many, so that a figure does not depend on the others asked for.
+        let requests = rows.iter().chain(&default_rows(case)).copied().max().unwrap_or(1);
+        bar.set_message(format!("{} {}", case.op(), case.shape()));
+        inputs::open(case, (&device, requests), &mut |call| {
+            for &rows in &rows {
+                let measured =
+                    measure::measure(call, (rows, requests), Duration::from_secs_f64(args.seconds))?;
+                let mut record = Record::new(case, (rows, requests), (&measured, &report.ceilings));
+                record.compare(baseline.as_ref(), &peers);
+                report.results.push(record);
+                bar.inc(1);
+            }
+            Ok(())
+        })
+        .map_err(|e| e.to_string())?;
+    }
+    bar.finish_and_clear();
+    print(&report, args.json)
+}
+
+/// The cases that the arguments name, each with its numbers of rows.
+fn chosen(args: &Args) -> Result<Vec<(Case, Vec<usize>)>, String> {
+    let filter = args.op.as_deref().unwrap_or_default();
+    let wanted = |case: &Case| format!("{} {}", case.op(), case.shape()).contains(filter);
+    let cases: Vec<_> =
+        (Case::all().into_iter().filter(wanted)).map(|case| (case, rows(args, case))).collect();
+    if cases.is_empty() {
+        return Err(format!("bench: no operation's name contains `{filter}`"));
+    }
+    for (case, rows) in &cases {
+        let bytes = rows.iter().max().unwrap_or(&0) * case.request_bytes();
+        if bytes > MOST_BYTES {
+            let (op, shape, most) = (case.op(), case.shape(), MOST_BYTES / case.request_bytes());
+            return Err(format!("bench: {op} {shape}: rows must be at most {most}, so that 8 GiB hold them"));
+        }
+    }
+    Ok(cases)
+}
+
+fn rows(args: &Args, case: Case) -> Vec<usize> {
+    if args.rows.is_empty() { default_rows(case) } else { args.rows.clone() }
+}
+
+fn default_rows(case: Case) -> Vec<usize> {
+    ROWS.into_iter().filter(|rows| *rows <= case.most_rows()).collect()
+}
+
+fn warn_if_unlike(machine: &Machine, (name, past): (&str, &Past)) {
+    let (then, cpu, threads) = (&past.machine, &machine.cpu, machine.threads);
+    if then.cpu != *cpu {
+        eprintln!("abreast: note: the {name} figures are of another processor: {}, here {cpu}", then.cpu);
+    }
+    if then.threads != threads {
+        eprintln!("abreast: note: the {name} figures are of {} threads, here {threads}", then.threads);
+    }
+}
+
+/// On standard error, and only where that is a terminal.
+fn progress(steps: usize) -> ProgressBar {
+    let style = ProgressStyle::with_template("{bar:30} {pos}/{len} {msg}");
+    ProgressBar::new(steps as u64).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
+}
+
+fn print(report: &Report, json: bool) -> CommandResult {
+    if json {
+        println!("{}", serde_json::to_string_pretty(report).map_err(|e| e.to_string())?);
+    } else {
+        print!("{}", table::render(report));
+    }
     Ok(Outcome::Good)
 }

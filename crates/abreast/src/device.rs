@@ -49,6 +49,11 @@ impl Device {
         self.backend.describe()
     }
 
+    /// Waits until everything that was queued is done; reports a device fault.
+    pub fn synchronize(&self) -> Result<()> {
+        self.backend.synchronize()
+    }
+
     /// `len` elements of zero bits.
     pub fn zeros<T: Element>(&self, len: usize) -> Result<Buffer<T>> {
         let bytes = view::elements([len], size_of::<T>())? * size_of::<T>();

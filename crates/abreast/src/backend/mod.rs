@@ -23,6 +23,8 @@ pub(crate) trait Backend: Run + Send + Sync {
     fn upload(&self, from: &[u8], to: *mut u8) -> Result<()>;
     /// Copies device memory to the host, after all queued work.
     fn download(&self, from: *const u8, to: &mut [u8]) -> Result<()>;
+    /// Waits for all queued work.
+    fn synchronize(&self) -> Result<()>;
 
     /// Starts a step that is recorded at its first run and replayed later.
     fn record(self: Arc<Self>, limits: Limits) -> Result<Box<dyn Recording>>;

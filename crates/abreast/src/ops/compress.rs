@@ -39,17 +39,17 @@ pub struct Compress<'a, 'r> {
     /// Which tokens get an output row.
     pub emit: Emit,
     /// Position bias of the scores, `[ratio, coff * d]`.
-    pub ape: View<'a, f32, 2>,
+    pub ape: View<'r, f32, 2>,
     /// RMS norm weights, `[d]`.
-    pub norm: View<'a, f32, 1>,
+    pub norm: View<'r, f32, 1>,
     /// Added to the mean square.
     pub epsilon: f32,
     /// One entry per row of the dispatch, any number.
     pub rows: &'r mut [CompressRow<'a>],
     /// Entries, `[outputs, d]`; rows that no entry names are left untouched.
-    pub out: ViewMut<'a, bf16, 2>,
+    pub out: ViewMut<'r, bf16, 2>,
     /// One status word per entry of `rows`, `[rows]`.
-    pub status: Option<ViewMut<'a, u32, 1>>,
+    pub status: Option<ViewMut<'r, u32, 1>>,
 }
 
 /// Where the token at position `p` lives in the state.

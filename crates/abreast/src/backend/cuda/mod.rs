@@ -130,6 +130,10 @@ impl Backend for Cuda {
         if to.is_empty() { Ok(()) } else { self.queue.download(from as u64, to) }
     }
 
+    fn synchronize(&self) -> Result<()> {
+        self.queue.stream.synchronize().map_err(|e| self.queue.fault(e))
+    }
+
     fn record(self: Arc<Self>, limits: Limits) -> Result<Box<dyn Recording>> {
         Ok(Box::new(recording::Graph::new(self, limits)?))
     }

@@ -1,0 +1,114 @@
+//! What is measured: operations and shapes.
+
+use super::ceiling::Traffic;
+use abreast::{Compress, GatherRows, IndexScores, Op, SelectKeys, SparseAttention, StateLayout, TopK, dims};
+
+/// One operation at one shape.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) enum Case {
+    SparseAttention { width: usize },
+    IndexScores { keys: usize },
+    SelectKeys { keys: usize },
+    TopK { n: usize, scores: Scores },
+    Compress { ratio: usize, d: usize, layout: StateLayout, block: bool },
+    GatherRows { n: usize },
+}
+
+/// How the scores of a selection lie.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) enum Scores {
+    Random,
+    Equal,
+    Ascending,
+}
+
+pub(super) const HEADS: usize = 64;
+/// Tokens per index key.
+pub(super) const KEY_RATIO: u32 = 4;
+pub(super) const K: usize = 512;
+/// A cache has this many times the rows that a query selects.
+pub(super) const CACHE: usize = 4;
+
+impl Case {
+    /// The cases of a run, in the order of the table.
+    pub(super) fn all() -> Vec<Case> {
+        let mut all = vec![];
+        all.extend([128, 640, 2176].map(|width| Case::SparseAttention { width }));
+        all.extend([2048, 16_384, 65_536].map(|keys| Case::IndexScores { keys }));
+        all.push(Case::SelectKeys { keys: 16_384 });
+        all.extend([2048, 16_384, 65_536, 262_144].map(|n| Case::TopK { n, scores: Scores::Random }));
+        all.extend([Scores::Equal, Scores::Ascending].map(|scores| Case::TopK { n: 65_536, scores }));
+        for (ratio, d) in [(4, 128), (4, 512), (128, 512)] {
+            for layout in [StateLayout::Shifted, StateLayout::Ring] {
+                all.extend([false, true].map(|block| Case::Compress { ratio, d, layout, block }));
+            }
+        }
+        all.extend([512, 65_536].map(|n| Case::GatherRows { n }));
+        all
+    }
+
+    pub(super) fn op(&self) -> &'static str {
+        match self {
+            Case::SparseAttention { .. } => SparseAttention::NAME,
+            Case::IndexScores { .. } => IndexScores::NAME,
+            Case::SelectKeys { .. } => SelectKeys::NAME,
+            Case::TopK { .. } => TopK::NAME,
+            Case::Compress { .. } => Compress::NAME,
+            Case::GatherRows { .. } => GatherRows::NAME,
+        }
+    }
+
+    /// Names the shape, in reports for good.
+    pub(super) fn shape(&self) -> String {
+        match self {
+            Case::SparseAttention { width } => format!("width {width}"),
+            Case::IndexScores { keys } | Case::SelectKeys { keys } => format!("keys {keys}"),
+            Case::TopK { n, scores } => format!("n {n} {scores:?}").to_lowercase(),
+            Case::Compress { ratio, d, layout, block } => {
+                let token = if *block { "block" } else { "token" };
+                format!("ratio {ratio} d {d} {layout:?} {token}").to_lowercase()
+            }
+            Case::GatherRows { n } => format!("n {n}"),
+        }
+    }
+
+    /// The most rows of a run that nobody asked for others, so that it ends soon.
+    pub(super) fn most_rows(&self) -> usize {
+        match self {
+            Case::SparseAttention { width: 2176.. } | Case::IndexScores { keys: 65_536.. } => 8,
+            Case::IndexScores { keys: 16_384.. } | Case::SelectKeys { keys: 16_384.. } => 16,
+            _ => usize::MAX,
+        }
+    }
+
+    /// About the bytes that one request holds.
+    pub(super) fn request_bytes(&self) -> usize {
+        match self {
+            Case::SparseAttention { width } => 2 * dims::HEAD_DIM * (CACHE * width + 2 * HEADS),
+            Case::IndexScores { keys } | Case::SelectKeys { keys } => 2 * dims::INDEX_DIM * (keys + HEADS),
+            Case::TopK { n, .. } => 4 * n,
+            Case::Compress { ratio, d, .. } => 8 * dims::coff(*ratio) * d * (dims::window(*ratio) + 1),
+            Case::GatherRows { n } => 8 * n,
+        }
+    }
+
+    pub(super) fn traffic(&self) -> Traffic {
+        match self {
+            Case::GatherRows { .. } | Case::Compress { .. } => Traffic::Copy,
+            _ => Traffic::Read,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    /// Reports find figures by operation and shape.
+    #[test]
+    fn names_are_unique() {
+        let names: BTreeSet<_> = Case::all().iter().map(|case| (case.op(), case.shape())).collect();
+        assert_eq!(names.len(), Case::all().len());
+    }
+}

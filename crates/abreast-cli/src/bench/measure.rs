@@ -1,0 +1,146 @@
+//! How a call is timed.
+
+use super::inputs::Call;
+use abreast::{Cost, Result};
+use std::ops::Range;
+use std::time::{Duration, Instant};
+
+/// The fewest samples of a figure, however long a call takes.
+const FEWEST_SAMPLES: usize = 5;
+/// The shortest sample: a shorter call is repeated within one, so that the clock's resolution does not show.
+const SAMPLE: Duration = Duration::from_micros(200);
+
+/// Microseconds of one call, over all samples.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Timing {
+    pub(super) median: f64,
+    pub(super) p10: f64,
+    pub(super) p90: f64,
+    pub(super) samples: usize,
+}
+
+/// One joint call, and a loop of solo calls over the same rows.
+pub(super) struct Measured {
+    pub(super) joint: Timing,
+    pub(super) solo: Timing,
+    /// Of the joint call.
+    pub(super) cost: Cost,
+}
+
+/// Times calls of `rows` rows out of `requests`, for about `budget`.
+///
+/// Joint and solo samples take turns, so that a drift of the clock's rate hits both.
+pub(super) fn measure(
+    call: &mut Call<'_>,
+    (rows, requests): (usize, usize),
+    budget: Duration,
+) -> Result<Measured> {
+    let cost = call(0..rows)?;
+    let mut sampler = Sampler { call, rows, groups: requests / rows, turn: 0, repeats: 1 };
+    sampler.warm_up()?;
+    let (mut joint, mut solo) = (Vec::new(), Vec::new());
+    let start = Instant::now();
+    while start.elapsed() < budget || joint.len() < FEWEST_SAMPLES {
+        joint.push(sampler.joint()?);
+        if rows > 1 {
+            solo.push(sampler.solo()?);
+        }
+    }
+    let joint = summary(joint);
+    // A joint call of one row is its solo call.
+    Ok(Measured { joint, solo: if rows > 1 { summary(solo) } else { joint }, cost })
+}
+
+struct Sampler<'a, 'c> {
+    call: &'a mut Call<'c>,
+    rows: usize,
+    groups: usize,
+    turn: usize,
+    /// Calls in one sample.
+    repeats: u32,
+}
+
+impl Sampler<'_, '_> {
+    /// Every call takes the next requests, so that it does not find its data in the caches only because the call
+    /// before left it there.
+    fn next(&mut self) -> Range<usize> {
+        let first = self.turn % self.groups * self.rows;
+        self.turn += 1;
+        first..first + self.rows
+    }
+
+    /// Touches every request once, then finds how many calls make a sample.
+    fn warm_up(&mut self) -> Result<()> {
+        for _ in 0..self.groups {
+            let range = self.next();
+            (self.call)(range)?;
+        }
+        while self.joint()? * f64::from(self.repeats) < SAMPLE.as_secs_f64() * 1e6 && self.repeats < 1 << 20 {
+            self.repeats *= 2;
+        }
+        Ok(())
+    }
+
+    /// Microseconds of a joint call.
+    fn joint(&mut self) -> Result<f64> {
+        self.sample(|call, range| call(range).map(drop))
+    }
+
+    /// Microseconds of solo calls of the same number of rows.
+    fn solo(&mut self) -> Result<f64> {
+        self.sample(|call, range| range.into_iter().try_for_each(|row| call(row..row + 1).map(drop)))
+    }
+
+    fn sample(&mut self, run: impl Fn(&mut Call<'_>, Range<usize>) -> Result<()>) -> Result<f64> {
+        let start = Instant::now();
+        for _ in 0..self.repeats {
+            let range = self.next();
+            run(self.call, range)?;
+        }
+        Ok(start.elapsed().as_secs_f64() * 1e6 / f64::from(self.repeats))
+    }
+}
+
+fn summary(mut samples: Vec<f64>) -> Timing {
+    samples.sort_unstable_by(f64::total_cmp);
+    let at = |percent: usize| samples[(samples.len() - 1) * percent / 100];
+    Timing { median: at(50), p10: at(10), p90: at(90), samples: samples.len() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_summary_orders_its_samples() {
+        let samples = (0..=10).rev().map(f64::from).collect();
+        assert_eq!(summary(samples), Timing { median: 5.0, p10: 1.0, p90: 9.0, samples: 11 });
+        assert_eq!(summary(vec![3.0]), Timing { median: 3.0, p10: 3.0, p90: 3.0, samples: 1 });
+    }
+
+    /// The joint calls take whole groups in turn, the solo calls single rows; nothing beyond the requests.
+    #[test]
+    fn calls_take_turns_over_the_requests() {
+        let (mut joint, mut solo) = ([0u32; 7], [0u32; 7]);
+        let mut call = |range: Range<usize>| {
+            assert!(range.len() == 1 || [0..3, 3..6].contains(&range), "{range:?}");
+            let counts = if range.len() == 3 { &mut joint } else { &mut solo };
+            counts[range].iter_mut().for_each(|n| *n += 1);
+            Ok(Cost { flops: 1, bytes: 2 })
+        };
+        let measured = measure(&mut call, (3, 7), Duration::ZERO).unwrap();
+        assert_eq!(measured.cost, Cost { flops: 1, bytes: 2 });
+        assert_eq!(measured.joint.samples, FEWEST_SAMPLES);
+        assert_eq!(measured.solo.samples, FEWEST_SAMPLES);
+        for counts in [joint, solo] {
+            assert!(counts[..6].iter().all(|n| *n > 0), "{counts:?}");
+            assert_eq!(counts[6], 0);
+        }
+    }
+
+    #[test]
+    fn one_row_is_its_own_solo() {
+        let measured = measure(&mut |_| Ok(Cost::default()), (1, 2), Duration::ZERO).unwrap();
+        assert_eq!(measured.joint, measured.solo);
+    }
+}

@@ -1,0 +1,103 @@
+//! The figures of a run.
+
+use super::cases::Case;
+use super::ceiling::{Bound, Ceilings};
+use super::machine::Machine;
+use super::measure::Measured;
+use super::past::Past;
+use serde::Serialize;
+
+/// A whole run, as `--json` prints it.
+#[derive(Serialize)]
+pub(super) struct Report {
+    pub(super) machine: Machine,
+    pub(super) ceilings: Ceilings,
+    /// Names of the peers that the results are held against.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) peers: Vec<String>,
+    pub(super) results: Vec<Record>,
+}
+
+/// One operation, shape and number of rows. Times are of one joint call.
+#[derive(Debug, Clone, Serialize)]
+pub(super) struct Record {
+    pub(super) op: &'static str,
+    pub(super) shape: String,
+    pub(super) rows: usize,
+    pub(super) median_us: f64,
+    pub(super) p10_us: f64,
+    pub(super) p90_us: f64,
+    pub(super) samples: usize,
+    /// Least work of the call, from `Op::cost`.
+    pub(super) flops: u64,
+    pub(super) bytes: u64,
+    /// What all requests of the measurement hold; calls take turns over them.
+    pub(super) data_bytes: usize,
+    pub(super) gflops: f64,
+    pub(super) gbs: f64,
+    /// A loop of solo calls over the same rows.
+    pub(super) solo_us: f64,
+    /// `solo_us / median_us`.
+    pub(super) speedup: f64,
+    /// The lower ceiling, and how much of it was reached.
+    pub(super) bound: Bound,
+    pub(super) share: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) baseline: Option<Compared>,
+    /// One for each name of the report's `peers`, where that peer has the figure.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) peers: Vec<Option<Compared>>,
+}
+
+/// Another figure for the same work.
+#[derive(Debug, Clone, Serialize)]
+pub(super) struct Compared {
+    pub(super) median_us: f64,
+    /// Our time by its time: below 1 we are faster.
+    pub(super) ratio: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) how: Option<String>,
+}
+
+impl Record {
+    pub(super) fn new(
+        case: Case,
+        (rows, requests): (usize, usize),
+        (m, c): (&Measured, &Ceilings),
+    ) -> Record {
+        let seconds = m.joint.median * 1e-6;
+        let data_bytes = case.request_bytes() * requests;
+        let (floor, bound) = c.floor(m.cost, (data_bytes, case.traffic()));
+        Record {
+            op: case.op(),
+            shape: case.shape(),
+            rows,
+            median_us: m.joint.median,
+            p10_us: m.joint.p10,
+            p90_us: m.joint.p90,
+            samples: m.joint.samples,
+            flops: m.cost.flops,
+            bytes: m.cost.bytes,
+            data_bytes,
+            gflops: m.cost.flops as f64 / seconds / 1e9,
+            gbs: m.cost.bytes as f64 / seconds / 1e9,
+            solo_us: m.solo.median,
+            speedup: m.solo.median / m.joint.median,
+            bound,
+            share: floor / seconds,
+            baseline: None,
+            peers: vec![],
+        }
+    }
+
+    pub(super) fn compare(&mut self, baseline: Option<&Past>, peers: &[Past]) {
+        self.baseline = baseline.and_then(|past| self.compared(past));
+        self.peers = peers.iter().map(|past| self.compared(past)).collect();
+    }
+
+    fn compared(&self, past: &Past) -> Option<Compared> {
+        let then = past.figure((self.op, &self.shape, self.rows))?;
+        let ratio = self.median_us / then.median_us;
+        Some(Compared { median_us: then.median_us, ratio, how: then.how.clone() })
+    }
+}

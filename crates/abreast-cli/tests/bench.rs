@@ -1,0 +1,72 @@
+//! `abreast bench` as its users meet it. No test here looks at a time.
+
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+/// The smallest run that has a joint call.
+fn bench(more: &[&str]) -> Output {
+    let small = ["bench", "--op", "gather_rows n 512", "--rows", "1,2", "--seconds", "0", "--threads", "2"];
+    Command::new(env!("CARGO_BIN_EXE_abreast")).args(small).args(more).output().unwrap()
+}
+
+fn file(name: &str, content: &[u8]) -> PathBuf {
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    std::fs::write(&path, content).unwrap();
+    path
+}
+
+#[test]
+fn a_report_can_be_a_baseline_and_a_peer() {
+    let first = bench(&["--json"]);
+    assert!(first.status.success(), "{first:?}");
+    let report: Value = serde_json::from_slice(&first.stdout).unwrap();
+    assert_eq!(report["machine"]["threads"], 2);
+    for key in ["cpu", "features", "isa", "version", "date"] {
+        assert!(!report["machine"][key].is_null(), "{key}");
+    }
+    let positive = |value: &Value| value.as_f64().is_some_and(|x| x > 0.0 && x.is_finite());
+    assert!(positive(&report["ceilings"]["fma_gflops"]));
+    let results = report["results"].as_array().unwrap();
+    assert_eq!(results.iter().map(|r| r["rows"].as_u64().unwrap()).collect::<Vec<_>>(), [1, 2]);
+    for result in results {
+        assert_eq!((&result["op"], &result["shape"]), (&"gather_rows".into(), &"n 512".into()));
+        for key in ["median_us", "p10_us", "p90_us", "gbs", "solo_us", "speedup", "share", "samples"] {
+            assert!(positive(&result[key]), "{key}: {result}");
+        }
+    }
+
+    let path = file("bench-report.json", &first.stdout);
+    let path = path.to_str().unwrap();
+    let second = bench(&["--json", "--baseline", path, "--peers", path]);
+    let report: Value = serde_json::from_slice(&second.stdout).unwrap();
+    let compared = &report["results"][1]["baseline"];
+    assert_eq!(compared["median_us"], results[1]["median_us"]);
+    assert!(positive(&compared["ratio"]));
+    assert_eq!(report["results"][1]["peers"][0]["median_us"], results[1]["median_us"]);
+
+    let table = String::from_utf8(bench(&["--baseline", path]).stdout).unwrap();
+    let lines: Vec<&str> = table.lines().filter(|line| line.starts_with('|')).collect();
+    assert!(lines.len() == 4 && lines[0].contains("ours/baseline") && lines[3].contains("n 512"), "{table}");
+}
+
+#[test]
+fn bad_input_is_one_line_and_status_2() {
+    let broken = file("bench-broken.json", b"{\"results\": [");
+    let foreign = file("bench-foreign.json", b"{\"machine\": {}, \"results\": []}");
+    let (broken, foreign) = (broken.to_str().unwrap(), foreign.to_str().unwrap());
+    let cases: [(&[&str], &str); 5] = [
+        (&["--baseline", "no/such/file.json"], "no/such/file.json: "),
+        (&["--baseline", broken], "bench-broken.json: not a report of figures"),
+        (&["--peers", foreign], "bench-foreign.json: not a report of figures: missing field `cpu`"),
+        (&["--peers", env!("CARGO_TARGET_TMPDIR")], "directory"),
+        (&["--isa", if cfg!(target_arch = "aarch64") { "avx2" } else { "neon" }], "this processor has no"),
+    ];
+    for (arguments, want) in cases {
+        let output = bench(arguments);
+        let text = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {text}");
+        assert!(text.starts_with("abreast: ") && text.contains(want), "{arguments:?}: {text}");
+        assert_eq!((text.lines().count(), output.stdout.len()), (1, 0), "{arguments:?}: {text}");
+    }
+}
