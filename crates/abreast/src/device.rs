@@ -35,6 +35,23 @@ impl Device {
         backend::open_cpu(options).map(Device::from_backend)
     }
 
+    /// An NVIDIA GPU by its number, with a stream of its own.
+    #[cfg(feature = "cuda")]
+    pub fn cuda(ordinal: u32) -> Result<Device> {
+        backend::cuda::Cuda::open(ordinal, None).map(|cuda| Device::from_backend(Arc::new(cuda)))
+    }
+
+    /// An NVIDIA GPU by its number; everything is queued on the caller's stream (a `cudaStream_t` or `CUstream`, null for
+    /// the default stream), so that it is ordered with the caller's own work.
+    ///
+    /// # Safety
+    /// The stream belongs to the device's primary context, and lives until the handle, its buffers and steps are dropped.
+    #[cfg(feature = "cuda")]
+    pub unsafe fn cuda_on_stream(ordinal: u32, stream: *mut std::ffi::c_void) -> Result<Device> {
+        let stream = Some(backend::cuda::Stream(stream));
+        backend::cuda::Cuda::open(ordinal, stream).map(|cuda| Device::from_backend(Arc::new(cuda)))
+    }
+
     pub(crate) fn from_backend(backend: Arc<dyn Backend>) -> Device {
         Device { backend }
     }

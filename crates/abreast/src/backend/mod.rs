@@ -2,7 +2,7 @@
 
 pub(crate) mod cpu;
 #[cfg(feature = "cuda")]
-mod cuda;
+pub(crate) mod cuda;
 
 use crate::error::{Error, Result};
 use crate::ops::{
@@ -58,7 +58,7 @@ pub(crate) fn open(kind: Kind) -> Result<Arc<dyn Backend>> {
     match kind {
         Kind::Cpu => open_cpu(cpu::CpuOptions::default()),
         #[cfg(feature = "cuda")]
-        Kind::Cuda => Ok(Arc::new(cuda::Cuda::open(0)?)),
+        Kind::Cuda => Ok(Arc::new(cuda::Cuda::open(0, None)?)),
         #[cfg(not(feature = "cuda"))]
         Kind::Cuda => Err(Error::Unavailable {
             device: DeviceId { kind, ordinal: 0 },

@@ -1,23 +1,31 @@
 //! The driver: context, stream and memory of one device.
 
+use super::staging::Staging;
 use crate::backend::Allocation;
 use crate::error::{Error, Result};
 use crate::view::{DeviceId, Kind};
 use cudarc::driver::{CudaContext, CudaStream, DriverError, result, sys};
-use std::sync::Arc;
+use std::ffi::c_void;
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// One device and the stream that everything of a handle is queued on.
 pub(super) struct Queue {
     pub(super) id: DeviceId,
     pub(super) context: Arc<CudaContext>,
     pub(super) stream: Arc<CudaStream>,
+    staging: Mutex<Staging>,
+    process: u32,
 }
+
+/// A stream of the caller's; null is the default stream.
+pub(crate) struct Stream(pub(crate) *mut c_void);
 
 /// The oldest architecture that kernels are compiled for: Ampere.
 const OLDEST: (i32, i32) = (8, 0);
 
 impl Queue {
-    pub(super) fn open(ordinal: u32) -> Result<Queue> {
+    /// A device with a stream of its own, or the caller's.
+    pub(super) fn open(ordinal: u32, stream: Option<Stream>) -> Result<Queue> {
         let id = DeviceId { kind: Kind::Cuda, ordinal };
         let unavailable = |why: String| Error::Unavailable { device: id, why };
         // SAFETY: only looks for the library; calling into cudarc without it would panic.
@@ -45,8 +53,13 @@ impl Queue {
             );
             return Err(unavailable(why));
         }
-        let stream = context.new_stream().map_err(driver)?;
-        Ok(Queue { id, context, stream })
+        let stream = match stream {
+            None => context.new_stream().map_err(driver)?,
+            // SAFETY: whoever opened the device so said that the stream is of this device and outlives the handle.
+            Some(Stream(stream)) => unsafe { context.wrap_borrowed_stream(stream.cast()) },
+        };
+        let staging = Mutex::new(Staging::new(&context).map_err(driver)?);
+        Ok(Queue { id, context, stream, staging, process: std::process::id() })
     }
 
     /// A driver's error, once and on every later call: after a device fault nothing of the handle works.
@@ -54,8 +67,17 @@ impl Queue {
         Error::Fault { device: self.id, what: text(e) }
     }
 
+    /// What every call starts with: this thread uses this device. A forked child has no device: the driver does not work there.
+    pub(super) fn enter(&self) -> Result<()> {
+        if self.process != std::process::id() {
+            let why = "it was opened before this process was forked, and CUDA does not survive that".into();
+            return Err(Error::Unavailable { device: self.id, why });
+        }
+        self.context.bind_to_thread().map_err(|e| self.fault(e))
+    }
+
     pub(super) fn allocate(self: &Arc<Self>, bytes: usize, what: &'static str) -> Result<Memory> {
-        self.context.bind_to_thread().map_err(|e| self.fault(e))?;
+        self.enter()?;
         // SAFETY: a plain allocation, owned by `Memory`.
         let allocated = unsafe { result::malloc_async(self.stream.cu_stream(), bytes.max(1)) };
         match allocated {
@@ -74,17 +96,13 @@ impl Queue {
     }
 
     pub(super) fn upload(&self, from: &[u8], to: u64) -> Result<()> {
-        self.context.bind_to_thread().map_err(|e| self.fault(e))?;
-        // SAFETY: the caller hands in device memory of the length of `from`. The driver stages pageable memory before it
-        // returns, so that `from` is free afterwards.
-        unsafe { result::memcpy_htod_async(to, from, self.stream.cu_stream()) }.map_err(|e| self.fault(e))
+        self.enter()?;
+        self.staging.lock().unwrap_or_else(PoisonError::into_inner).upload(self, (from, to))
     }
 
     pub(super) fn download(&self, from: u64, to: &mut [u8]) -> Result<()> {
-        self.context.bind_to_thread().map_err(|e| self.fault(e))?;
-        // SAFETY: the caller hands in device memory of the length of `to`, which stays borrowed until all is there.
-        unsafe { result::memcpy_dtoh_async(to, from, self.stream.cu_stream()) }.map_err(|e| self.fault(e))?;
-        self.stream.synchronize().map_err(|e| self.fault(e))
+        self.enter()?;
+        self.staging.lock().unwrap_or_else(PoisonError::into_inner).download(self, (from, to))
     }
 }
 

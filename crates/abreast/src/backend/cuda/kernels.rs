@@ -71,7 +71,13 @@ impl Kernels {
     }
 
     pub(super) fn describe(&self) -> String {
-        format!("{}, kernels kept in {}", self.architecture, self.cache.describe())
+        let compiler = match Nvrtc::get() {
+            Ok(nvrtc) => {
+                format!("NVRTC {}.{} at {}", nvrtc.version().0, nvrtc.version().1, nvrtc.path.display())
+            }
+            Err(_) => "no NVRTC".into(),
+        };
+        format!("{}, {compiler}, kernels kept in {}", self.architecture, self.cache.describe())
     }
 
     /// A kernel, ready to be launched with up to [`MOST_SHARED`] bytes of dynamic shared memory.

@@ -15,8 +15,10 @@ mod plan;
 mod recording;
 mod select_keys;
 mod sparse_attention;
+mod staging;
 mod top_k;
 
+pub(crate) use self::driver::Stream;
 use self::driver::{Memory, Queue};
 use self::kernels::Kernels;
 use self::plan::{Launch, Plan, Room};
@@ -45,8 +47,8 @@ struct Scratch {
 }
 
 impl Cuda {
-    pub(crate) fn open(ordinal: u32) -> Result<Cuda> {
-        let queue = Arc::new(Queue::open(ordinal)?);
+    pub(crate) fn open(ordinal: u32, stream: Option<Stream>) -> Result<Cuda> {
+        let queue = Arc::new(Queue::open(ordinal, stream)?);
         let kernels = Kernels::new(&queue)?;
         Ok(Cuda { queue, kernels, scratch: Mutex::default() })
     }
@@ -56,6 +58,7 @@ impl Cuda {
         if plan.launches.is_empty() {
             return Ok(());
         }
+        self.queue.enter()?;
         let mut scratch = self.scratch.lock().unwrap_or_else(PoisonError::into_inner);
         let Scratch { table, space } = &mut *scratch;
         let table = self.grow(table, plan.table.len(), "the row table")?;
@@ -131,6 +134,7 @@ impl Backend for Cuda {
     }
 
     fn synchronize(&self) -> Result<()> {
+        self.queue.enter()?;
         self.queue.stream.synchronize().map_err(|e| self.queue.fault(e))
     }
 

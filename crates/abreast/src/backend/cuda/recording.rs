@@ -10,11 +10,8 @@ use crate::ops::{
     Checked, Compress, ConvertState, GatherRows, IndexScores, SelectKeys, SparseAttention, TopK,
 };
 use crate::step::Limits;
-use cudarc::driver::{CudaEvent, CudaGraph, CudaStream, PinnedHostSlice, result, sys};
+use cudarc::driver::{CudaGraph, CudaStream, result, sys};
 use std::sync::{Arc, Mutex, PoisonError};
-
-/// Tables on their way to the device at one time: the host runs ahead of it by as many steps.
-const IN_FLIGHT: usize = 4;
 
 pub(super) struct Graph {
     cuda: Arc<Cuda>,
@@ -34,18 +31,10 @@ struct Recorded {
     _scratch: Memory,
     scratch_bytes: usize,
     graph: CudaGraph,
-    staging: Vec<Staging>,
-    next: usize,
 }
 
-// SAFETY: graphs and pinned memory may be used from any thread, one at a time: `Graph` is reached through `&mut`.
+// SAFETY: a graph may be used from any thread, one at a time: it is reached through `&mut Graph`.
 unsafe impl Send for Recorded {}
-
-/// Pinned memory that a table is copied from, and when it is free again.
-struct Staging {
-    memory: PinnedHostSlice<u8>,
-    copied: CudaEvent,
-}
 
 impl Graph {
     pub(super) fn new(cuda: Arc<Cuda>, limits: Limits) -> Result<Graph> {
@@ -64,13 +53,6 @@ impl Graph {
         let functions = functions.collect::<Result<Vec<_>>>()?;
         let table = queue.allocate(plan.table.len(), "a step's row table")?;
         let scratch = queue.allocate(plan.scratch, "a step's scratch")?;
-        let staging = (0..IN_FLIGHT).map(|_| {
-            // SAFETY: bytes need no initial value that means anything; they are written before they are copied.
-            let memory = unsafe { queue.context.alloc_pinned(plan.table.len()) }.map_err(fault)?;
-            let copied = queue.context.new_event(None).map_err(fault)?;
-            Ok(Staging { memory, copied })
-        });
-        let staging = staging.collect::<Result<Vec<_>>>()?;
         self.side
             .begin_capture(sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)
             .map_err(fault)?;
@@ -80,7 +62,7 @@ impl Graph {
             .zip(&functions)
             .try_for_each(|pair| self.cuda.launch(&self.side, pair, (table.address, scratch.address)));
         // Ended in any case: the stream must not go on recording.
-        let flags = sys::CUgraphInstantiate_flags::CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY;
+        let flags = sys::CUgraphInstantiate_flags(0);
         let graph = self.side.end_capture(flags).map_err(fault);
         launched?;
         let graph = graph?.expect("a recording of at least one launch");
@@ -91,8 +73,6 @@ impl Graph {
             _scratch: scratch,
             scratch_bytes: plan.scratch,
             graph,
-            staging,
-            next: 0,
         })
     }
 }
@@ -104,25 +84,14 @@ impl Recorded {
             && self.scratch_bytes >= plan.scratch
     }
 
-    fn replay(&mut self, cuda: &Cuda, plan: &Plan) -> Result<()> {
+    fn replay(&self, cuda: &Cuda, plan: &Plan) -> Result<()> {
         let queue = &cuda.queue;
         let fault = |e| queue.fault(e);
         // Calls of other threads go before all of it or after all of it.
         let _queue = cuda.scratch.lock().unwrap_or_else(PoisonError::into_inner);
-        queue.context.bind_to_thread().map_err(fault)?;
-        let staging = &mut self.staging[self.next];
-        self.next = (self.next + 1) % IN_FLIGHT;
-        staging.copied.synchronize().map_err(fault)?;
-        staging.memory.as_mut_slice().map_err(fault)?.copy_from_slice(&plan.table);
-        let table = staging.memory.as_slice().map_err(fault)?;
-        let stream = queue.stream.cu_stream();
-        // SAFETY: the staging memory stays as it is until its event has passed; the table is as large. The graph's launches
-        // are those of the plan, on memory that lives as long as the graph.
-        unsafe {
-            result::memcpy_htod_async(self.table.address, table, stream).map_err(fault)?;
-            staging.copied.record(&queue.stream).map_err(fault)?;
-            result::graph::launch(self.graph.cu_graph_exec(), stream).map_err(fault)
-        }
+        queue.upload(&plan.table, self.table.address)?;
+        // SAFETY: the graph's launches are those of the plan, on memory that lives as long as the graph.
+        unsafe { result::graph::launch(self.graph.cu_graph_exec(), queue.stream.cu_stream()) }.map_err(fault)
     }
 }
 
@@ -156,11 +125,12 @@ impl Recording for Graph {
         if plan.launches.is_empty() {
             return Ok(());
         }
+        self.cuda.queue.enter()?;
         if !self.recorded.as_ref().is_some_and(|recorded| recorded.fits(&plan)) {
             // The old one's memory first: its place may be the new one's.
             self.recorded = None;
             self.recorded = Some(self.record(&plan)?);
         }
-        self.recorded.as_mut().expect("just recorded").replay(&self.cuda, &plan)
+        self.recorded.as_ref().expect("just recorded").replay(&self.cuda, &plan)
     }
 }
