@@ -1,7 +1,7 @@
 //! NVIDIA's run-time compiler, found at run time: kernels become machine code for the device's own architecture.
 
 use libloading::Library;
-use std::ffi::{CStr, CString, OsString, c_char, c_int, c_void};
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::path::PathBuf;
 use std::sync::OnceLock;
 
@@ -169,7 +169,7 @@ fn candidates() -> Vec<PathBuf> {
     // The active Python's packages: a virtual environment, or the python3 that comes first.
     let mut environments: Vec<PathBuf> =
         ["VIRTUAL_ENV", "CONDA_PREFIX"].into_iter().filter_map(var).collect();
-    let path = std::env::var_os("PATH").unwrap_or_else(OsString::new);
+    let path = std::env::var_os("PATH").unwrap_or_default();
     let bins = std::env::split_paths(&path).filter(|bin| bin.join("python3").exists());
     environments.extend(bins.filter_map(|bin| bin.parent().map(PathBuf::from)));
     for environment in environments {
