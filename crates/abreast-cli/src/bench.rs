@@ -81,6 +81,7 @@ pub(crate) fn run(args: Args) -> CommandResult {
     let (isa, threads) = (args.isa.unwrap_or_else(Isa::best), args.threads.unwrap_or_else(machine::cores));
     let device = match args.backend {
         BackendName::Cpu => Device::cpu_with(CpuOptions { isa: Some(isa), threads: Some(threads) }),
+        BackendName::Cuda => return Err("bench: this version measures the CPU alone".into()),
     }
     .map_err(|e| e.to_string())?;
     let machine = Machine::new(&device, isa, threads);

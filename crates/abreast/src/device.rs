@@ -4,6 +4,7 @@ use crate::backend::{self, Allocation, Backend};
 use crate::dtype::Element;
 use crate::error::Result;
 use crate::ops::{Compress, ConvertState, GatherRows, IndexScores, Op, SelectKeys, SparseAttention, TopK};
+use crate::step::{Limits, Step};
 use crate::view::{self, DeviceId, View, ViewMut};
 use crate::{CpuOptions, Kind};
 use std::marker::PhantomData;
@@ -35,6 +36,23 @@ impl Device {
         backend::open_cpu(options).map(Device::from_backend)
     }
 
+    /// An NVIDIA GPU by its number, with a stream of its own.
+    #[cfg(feature = "cuda")]
+    pub fn cuda(ordinal: u32) -> Result<Device> {
+        backend::cuda::Cuda::open(ordinal, None).map(|cuda| Device::from_backend(Arc::new(cuda)))
+    }
+
+    /// An NVIDIA GPU by its number; everything is queued on the caller's stream (a `cudaStream_t` or `CUstream`, null for
+    /// the default stream), so that it is ordered with the caller's own work.
+    ///
+    /// # Safety
+    /// The stream belongs to the device's primary context, and lives until the handle, its buffers and steps are dropped.
+    #[cfg(feature = "cuda")]
+    pub unsafe fn cuda_on_stream(ordinal: u32, stream: *mut std::ffi::c_void) -> Result<Device> {
+        let stream = Some(backend::cuda::Stream(stream));
+        backend::cuda::Cuda::open(ordinal, stream).map(|cuda| Device::from_backend(Arc::new(cuda)))
+    }
+
     pub(crate) fn from_backend(backend: Arc<dyn Backend>) -> Device {
         Device { backend }
     }
@@ -47,6 +65,11 @@ impl Device {
     /// One line for people: the device, what it computes with, and how many threads.
     pub fn describe(&self) -> String {
         self.backend.describe()
+    }
+
+    /// Waits until everything that was queued is done; reports a device fault.
+    pub fn synchronize(&self) -> Result<()> {
+        self.backend.synchronize()
     }
 
     /// `len` elements of zero bits.
@@ -65,6 +88,11 @@ impl Device {
         let mut buffer = self.zeros(data.len())?;
         buffer.write(data)?;
         Ok(buffer)
+    }
+
+    /// A step that is recorded at its first run and replayed later: see [`Step`].
+    pub fn step(&self, limits: Limits) -> Result<Step> {
+        Step::new(self.backend.clone(), limits)
     }
 
     /// Sparse attention over selected cache slots with learned sinks: see [`SparseAttention`].

@@ -30,6 +30,7 @@ pub mod dims;
 mod dtype;
 mod error;
 mod ops;
+mod step;
 mod view;
 
 pub use any_view::{AnyView, AnyViewMut};
@@ -43,4 +44,5 @@ pub use ops::{
     GatherRows, IndexScores, IndexScoresRow, Method, Op, SelectKeys, SelectKeysRow, SparseAttention,
     StateLayout, TopK, TopKRow,
 };
+pub use step::{Calls, Limits, Step};
 pub use view::{DeviceId, Kind, View, ViewMut};

@@ -1,16 +1,19 @@
 //! How the operations run: one folder per backend, the same file names in each.
 
 pub(crate) mod cpu;
+#[cfg(feature = "cuda")]
+pub(crate) mod cuda;
 
 use crate::error::{Error, Result};
 use crate::ops::{
     Checked, Compress, ConvertState, GatherRows, IndexScores, SelectKeys, SparseAttention, TopK,
 };
+use crate::step::Limits;
 use crate::view::{DeviceId, Kind};
 use std::sync::Arc;
 
-/// What every backend does. Arguments arrive checked: a backend trusts them, and checks only data.
-pub(crate) trait Backend: Send + Sync {
+/// What every backend does, beside the operations.
+pub(crate) trait Backend: Run + Send + Sync {
     fn id(&self) -> DeviceId;
     fn describe(&self) -> String;
 
@@ -20,7 +23,15 @@ pub(crate) trait Backend: Send + Sync {
     fn upload(&self, from: &[u8], to: *mut u8) -> Result<()>;
     /// Copies device memory to the host, after all queued work.
     fn download(&self, from: *const u8, to: &mut [u8]) -> Result<()>;
+    /// Waits for all queued work.
+    fn synchronize(&self) -> Result<()>;
 
+    /// Starts a step that is recorded at its first run and replayed later.
+    fn record(self: Arc<Self>, limits: Limits) -> Result<Box<dyn Recording>>;
+}
+
+/// The operations. Arguments arrive checked: a backend trusts them, and checks only data.
+pub(crate) trait Run {
     fn sparse_attention(&self, op: Checked<SparseAttention<'_>>) -> Result<()>;
     fn index_scores(&self, op: Checked<IndexScores<'_>>) -> Result<()>;
     fn top_k(&self, op: Checked<TopK<'_>>) -> Result<()>;
@@ -28,6 +39,14 @@ pub(crate) trait Backend: Send + Sync {
     fn compress(&self, op: Checked<Compress<'_, '_>>) -> Result<()>;
     fn convert_state(&self, op: Checked<ConvertState<'_, '_>>) -> Result<()>;
     fn gather_rows(&self, op: Checked<GatherRows<'_>>) -> Result<()>;
+}
+
+/// A step between its first operation and its last: takes operations, then runs them all.
+pub(crate) trait Recording: Run + Send {
+    /// Forgets operations that were taken and not run.
+    fn start(&mut self);
+    /// Runs what was taken since `start`.
+    fn submit(&mut self) -> Result<()>;
 }
 
 /// Memory of a device that is freed on drop, after the work that uses it.
@@ -38,7 +57,14 @@ pub(crate) trait Allocation: Send + Sync {
 pub(crate) fn open(kind: Kind) -> Result<Arc<dyn Backend>> {
     match kind {
         Kind::Cpu => open_cpu(cpu::CpuOptions::default()),
-        Kind::Cuda | Kind::Metal => Err(Error::Unavailable {
+        #[cfg(feature = "cuda")]
+        Kind::Cuda => Ok(Arc::new(cuda::Cuda::open(0, None)?)),
+        #[cfg(not(feature = "cuda"))]
+        Kind::Cuda => Err(Error::Unavailable {
+            device: DeviceId { kind, ordinal: 0 },
+            why: "it was built without the feature `cuda`".into(),
+        }),
+        Kind::Metal => Err(Error::Unavailable {
             device: DeviceId { kind, ordinal: 0 },
             why: "this version has no such backend yet".into(),
         }),
@@ -47,4 +73,34 @@ pub(crate) fn open(kind: Kind) -> Result<Arc<dyn Backend>> {
 
 pub(crate) fn open_cpu(options: cpu::CpuOptions) -> Result<Arc<dyn Backend>> {
     Ok(Arc::new(cpu::Cpu::open(options)?))
+}
+
+/// A step where nothing is gained by recording: every operation runs as it comes.
+pub(crate) struct Immediate<T>(pub(crate) Arc<T>);
+
+macro_rules! immediate {
+    ($($name:ident($op:ty))*) => {
+        impl<T: Run> Run for Immediate<T> {
+            $(fn $name(&self, op: Checked<$op>) -> Result<()> {
+                self.0.$name(op)
+            })*
+        }
+    };
+}
+immediate! {
+    sparse_attention(SparseAttention<'_>)
+    index_scores(IndexScores<'_>)
+    top_k(TopK<'_>)
+    select_keys(SelectKeys<'_>)
+    compress(Compress<'_, '_>)
+    convert_state(ConvertState<'_, '_>)
+    gather_rows(GatherRows<'_>)
+}
+
+impl<T: Run + Send + Sync> Recording for Immediate<T> {
+    fn start(&mut self) {}
+
+    fn submit(&mut self) -> Result<()> {
+        Ok(())
+    }
 }

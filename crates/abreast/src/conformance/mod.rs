@@ -15,6 +15,7 @@
 mod arena;
 mod bits;
 pub mod case;
+mod decode;
 #[cfg(test)]
 mod defects;
 mod digest;
@@ -33,6 +34,7 @@ mod suite;
 mod ties;
 
 pub use bits::{Difference, Fault, Finding, Part, RowBits};
+pub use decode::Decoder;
 pub use digest::digest;
 pub use lab::{Counts, check};
 pub use oracle::{Expected, Want};

@@ -27,13 +27,15 @@ mod x86;
 pub use isa::Isa;
 
 use self::memory::{Arena, Memory, Slots};
-use super::{Allocation, Backend};
+use super::{Allocation, Backend, Immediate, Recording, Run};
 use crate::error::{Error, Result};
 use crate::ops::{
     Checked, Compress, ConvertState, Cost, GatherRows, IndexScores, SelectKeys, SparseAttention, TopK,
 };
+use crate::step::Limits;
 use crate::view::{DeviceId, ViewMut};
 use rayon::prelude::*;
+use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 
 /// How the CPU backend works. No choice changes a bit of any result.
@@ -166,6 +168,17 @@ impl Backend for Cpu {
         Ok(())
     }
 
+    fn synchronize(&self) -> Result<()> {
+        // A call returns when its work is done.
+        Ok(())
+    }
+
+    fn record(self: Arc<Self>, _limits: Limits) -> Result<Box<dyn Recording>> {
+        Ok(Box::new(Immediate(self)))
+    }
+}
+
+impl Run for Cpu {
     fn sparse_attention(&self, op: Checked<SparseAttention<'_>>) -> Result<()> {
         sparse_attention::launch(self, op)
     }

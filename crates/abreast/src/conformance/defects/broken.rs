@@ -2,13 +2,14 @@
 
 use super::Defect::{self, *};
 use crate::backend::cpu::{Cpu, CpuOptions};
-use crate::backend::{Allocation, Backend};
+use crate::backend::{Allocation, Backend, Immediate, Recording, Run};
 use crate::dims::status;
 use crate::ops::Op;
 use crate::{
-    Checked, Compress, ConvertState, DType, DeviceId, Error, GatherRows, IndexScores, Result, SelectKeys,
-    SparseAttention, TopK, View, bf16,
+    Checked, Compress, ConvertState, DType, DeviceId, Error, GatherRows, IndexScores, Limits, Result,
+    SelectKeys, SparseAttention, TopK, View, bf16,
 };
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 pub(super) struct Broken {
@@ -56,6 +57,16 @@ impl Backend for Broken {
         self.inner.download(from, &mut to[..cut])
     }
 
+    fn synchronize(&self) -> Result<()> {
+        self.inner.synchronize()
+    }
+
+    fn record(self: Arc<Self>, _limits: Limits) -> Result<Box<dyn Recording>> {
+        Ok(Box::new(Immediate(self)))
+    }
+}
+
+impl Run for Broken {
     fn sparse_attention(&self, mut op: Checked<SparseAttention<'_>>) -> Result<()> {
         let args = &mut *op;
         let (n, [_, heads, dim]) = (args.rows.len(), args.q.shape());

@@ -1,6 +1,6 @@
 use super::Defect::*;
 use super::broken::Broken;
-use crate::backend::Backend;
+use crate::backend::Run;
 use crate::dims::causal_count;
 use crate::ops::Op;
 use crate::{Checked, DeviceId, IndexScores, Result, TopK};

@@ -1,0 +1,47 @@
+// What every kernel starts with: bf16 by hand, the reference order, the exponential. No includes: NVRTC needs no toolkit.
+// The constants in capitals come from dims.rs.
+
+typedef unsigned short bf16;
+typedef unsigned int u32;
+typedef unsigned long long u64;
+typedef long long i64;
+
+#define FULL 0xffffffffu
+#define WARP 32
+
+static __device__ __forceinline__ float widen(bf16 x) { return __uint_as_float((u32)x << 16); }
+
+// To nearest even; x is finite or the caller discards the result.
+static __device__ __forceinline__ bf16 narrow(float x) {
+    u32 bits = __float_as_uint(x);
+    return (bf16)((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
+}
+
+static __device__ __forceinline__ bool finite(float x) { return fabsf(x) <= F32_MAX; }
+static __device__ __forceinline__ bool finite_bits(bf16 x) { return (x & 0x7f80u) != 0x7f80u; }
+
+// exp(x) for x <= 0; see dims.rs.
+static __device__ __forceinline__ float exp_ref(float x) {
+    float t = __fmaf_rn(x, EXP_LOG2_E, EXP_ROUND);
+    float n = __fsub_rn(t, EXP_ROUND);
+    float r = __fmaf_rn(n, -EXP_LN2_HIGH, x);
+    r = __fmaf_rn(n, -EXP_LN2_LOW, r);
+    float p = EXP_C0;
+    p = __fmaf_rn(p, r, EXP_C1);
+    p = __fmaf_rn(p, r, EXP_C2);
+    p = __fmaf_rn(p, r, EXP_C3);
+    p = __fmaf_rn(p, r, EXP_C4);
+    p = __fmaf_rn(p, r, EXP_C5);
+    p = __fmaf_rn(p, r, EXP_C6);
+    float scaled = __uint_as_float(__float_as_uint(p) + (__float_as_uint(t) << 23));
+    return x >= EXP_LOWEST ? scaled : 0.0f;
+}
+
+// Partial sum l is in lane l: p[l] += p[l + s] for s = 16, 8, 4, 2, 1. The sum is in lane 0.
+static __device__ __forceinline__ float tree(float p) {
+    for (int s = WARP / 2; s > 0; s /= 2) p = __fadd_rn(p, __shfl_down_sync(FULL, p, s));
+    return p;
+}
+
+static __device__ __forceinline__ int lane() { return threadIdx.x % WARP; }
+static __device__ __forceinline__ int warp() { return threadIdx.x / WARP; }

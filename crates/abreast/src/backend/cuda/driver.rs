@@ -1,0 +1,135 @@
+//! The driver: context, stream and memory of one device.
+
+use super::staging::Staging;
+use crate::backend::Allocation;
+use crate::error::{Error, Result};
+use crate::view::{DeviceId, Kind};
+use cudarc::driver::{CudaContext, CudaStream, DriverError, result, sys};
+use std::ffi::c_void;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// One device and the stream that everything of a handle is queued on.
+pub(super) struct Queue {
+    pub(super) id: DeviceId,
+    pub(super) context: Arc<CudaContext>,
+    pub(super) stream: Arc<CudaStream>,
+    staging: Mutex<Staging>,
+    process: u32,
+}
+
+/// A stream of the caller's; null is the default stream.
+pub(crate) struct Stream(pub(crate) *mut c_void);
+
+/// The oldest architecture that kernels are compiled for: Ampere.
+const OLDEST: (i32, i32) = (8, 0);
+
+impl Queue {
+    /// A device with a stream of its own, or the caller's.
+    pub(super) fn open(ordinal: u32, stream: Option<Stream>) -> Result<Queue> {
+        let id = DeviceId { kind: Kind::Cuda, ordinal };
+        let unavailable = |why: String| Error::Unavailable { device: id, why };
+        // SAFETY: only looks for the library; calling into cudarc without it would panic.
+        if !unsafe { sys::is_culib_present() } {
+            return Err(unavailable(
+                "no NVIDIA driver: libcuda.so.1 was not found; install the driver".into(),
+            ));
+        }
+        let driver = |e: DriverError| unavailable(format!("the NVIDIA driver says: {}", text(e)));
+        result::init().map_err(driver)?;
+        let count = CudaContext::device_count().map_err(driver)?;
+        if ordinal as i64 >= count as i64 {
+            return Err(unavailable(format!("the NVIDIA driver sees {count} devices")));
+        }
+        let context = CudaContext::new(ordinal as usize).map_err(driver)?;
+        // One stream a handle: there is nothing to track, and tracking breaks the recording of graphs.
+        // SAFETY: no memory of this context is used on two streams without an event of ours between.
+        unsafe { context.disable_event_tracking() };
+        let capability = context.compute_capability().map_err(driver)?;
+        if capability < OLDEST {
+            let (major, minor) = capability;
+            let why = format!(
+                "compute capability {major}.{minor} is older than the oldest supported, {}.{}",
+                OLDEST.0, OLDEST.1
+            );
+            return Err(unavailable(why));
+        }
+        let stream = match stream {
+            None => context.new_stream().map_err(driver)?,
+            // SAFETY: whoever opened the device so said that the stream is of this device and outlives the handle.
+            Some(Stream(stream)) => unsafe { context.wrap_borrowed_stream(stream.cast()) },
+        };
+        let staging = Mutex::new(Staging::new(&context).map_err(driver)?);
+        Ok(Queue { id, context, stream, staging, process: std::process::id() })
+    }
+
+    /// A driver's error, once and on every later call: after a device fault nothing of the handle works.
+    pub(super) fn fault(&self, e: DriverError) -> Error {
+        Error::Fault { device: self.id, what: text(e) }
+    }
+
+    /// What every call starts with: this thread uses this device. A forked child has no device: the driver does not work there.
+    pub(super) fn enter(&self) -> Result<()> {
+        if self.process != std::process::id() {
+            let why = "it was opened before this process was forked, and CUDA does not survive that".into();
+            return Err(Error::Unavailable { device: self.id, why });
+        }
+        self.context.bind_to_thread().map_err(|e| self.fault(e))
+    }
+
+    pub(super) fn allocate(self: &Arc<Self>, bytes: usize, what: &'static str) -> Result<Memory> {
+        self.enter()?;
+        // SAFETY: a plain allocation, owned by `Memory`.
+        let allocated = unsafe { result::malloc_async(self.stream.cu_stream(), bytes.max(1)) };
+        match allocated {
+            Ok(address) => Ok(Memory { address, queue: self.clone() }),
+            Err(DriverError(sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY)) => {
+                Err(Error::OutOfMemory { device: self.id, what, bytes })
+            }
+            Err(e) => Err(self.fault(e)),
+        }
+    }
+
+    pub(super) fn clear(&self, memory: &Memory, bytes: usize) -> Result<()> {
+        // SAFETY: within the allocation.
+        unsafe { result::memset_d8_async(memory.address, 0, bytes, self.stream.cu_stream()) }
+            .map_err(|e| self.fault(e))
+    }
+
+    pub(super) fn upload(&self, from: &[u8], to: u64) -> Result<()> {
+        self.enter()?;
+        self.staging.lock().unwrap_or_else(PoisonError::into_inner).upload(self, (from, to))
+    }
+
+    pub(super) fn download(&self, from: u64, to: &mut [u8]) -> Result<()> {
+        self.enter()?;
+        self.staging.lock().unwrap_or_else(PoisonError::into_inner).download(self, (from, to))
+    }
+}
+
+/// Device memory, freed in the order of the stream: after the work that uses it.
+pub(super) struct Memory {
+    pub(super) address: u64,
+    queue: Arc<Queue>,
+}
+
+impl Allocation for Memory {
+    fn ptr(&self) -> *mut u8 {
+        self.address as *mut u8
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        if self.queue.context.bind_to_thread().is_ok() {
+            // SAFETY: allocated in `allocate` on this stream, and freed once. After a device fault there is nothing to free.
+            let _ = unsafe { result::free_async(self.address, self.queue.stream.cu_stream()) };
+        }
+    }
+}
+
+fn text(e: DriverError) -> String {
+    match (e.error_name(), e.error_string()) {
+        (Ok(name), Ok(text)) => format!("{} ({})", text.to_string_lossy(), name.to_string_lossy()),
+        _ => format!("error {}", e.0 as i32),
+    }
+}

@@ -1,0 +1,162 @@
+//! Kernels by name: compiled at first use for the device's architecture, kept on disk, loaded once.
+
+use super::cache::Cache;
+use super::driver::Queue;
+use super::nvrtc::{Nvrtc, Source};
+use crate::dims::{self, exp, status};
+use crate::error::{Error, Result};
+use cudarc::driver::{CudaFunction, CudaModule, sys};
+use cudarc::nvrtc::Ptx;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Every kernel file, by its stem.
+pub(super) const SOURCES: [(&str, &str); 6] = [
+    ("compress", include_str!("compress.cu")),
+    ("convert_state", include_str!("convert_state.cu")),
+    ("gather_rows", include_str!("gather_rows.cu")),
+    ("index_scores", include_str!("index_scores.cu")),
+    ("sparse_attention", include_str!("sparse_attention.cu")),
+    ("top_k", include_str!("top_k.cu")),
+];
+
+/// The constants of `dims`, then what all kernels share, then the kernel file.
+pub(super) fn source(stem: &str) -> Option<String> {
+    let (_, kernel) = SOURCES.iter().find(|(name, _)| *name == stem)?;
+    let mut text = String::new();
+    let bits = |x: f32| format!("__uint_as_float(0x{:08x}u)", x.to_bits());
+    let mut define = |name: &str, value: String| text.push_str(&format!("#define {name} {value}\n"));
+    define("PARTIALS", dims::PARTIALS.to_string());
+    define("NO_INDEX", format!("({})", dims::NO_INDEX));
+    define("F32_MAX", bits(f32::MAX));
+    define("F32_INF", bits(f32::INFINITY));
+    define("F32_NAN", bits(f32::NAN));
+    define("EXP_LOG2_E", bits(exp::LOG2_E));
+    define("EXP_ROUND", bits(exp::ROUND));
+    define("EXP_LN2_HIGH", bits(exp::LN2_HIGH));
+    define("EXP_LN2_LOW", bits(exp::LN2_LOW));
+    define("EXP_LOWEST", bits(exp::LOWEST));
+    for (n, c) in exp::COEFFICIENTS.iter().enumerate() {
+        define(&format!("EXP_C{n}"), bits(*c));
+    }
+    for (bit, name) in status::ALL {
+        define(name, format!("{bit}u"));
+    }
+    text.push_str("#line 1 \"common.cuh\"\n");
+    text.push_str(include_str!("common.cuh"));
+    text.push_str(&format!("#line 1 \"{stem}.cu\"\n{kernel}"));
+    Some(text)
+}
+
+/// The kernels of one device.
+pub(super) struct Kernels {
+    architecture: String,
+    cache: Cache,
+    loaded: Mutex<Loaded>,
+}
+
+#[derive(Default)]
+struct Loaded {
+    modules: HashMap<&'static str, Arc<CudaModule>>,
+    functions: HashMap<(&'static str, &'static str), CudaFunction>,
+}
+
+impl Kernels {
+    pub(super) fn new(queue: &Queue) -> Result<Kernels> {
+        let (major, minor) = queue.context.compute_capability().map_err(|e| queue.fault(e))?;
+        // Hopper's and later chips' own instructions go by the name with an a.
+        let suffix = if major >= 9 { "a" } else { "" };
+        let architecture = format!("sm_{major}{minor}{suffix}");
+        Ok(Kernels { architecture, cache: Cache::of_user(), loaded: Mutex::default() })
+    }
+
+    pub(super) fn describe(&self) -> String {
+        let compiler = match Nvrtc::get() {
+            Ok(nvrtc) => {
+                format!("NVRTC {}.{} at {}", nvrtc.version().0, nvrtc.version().1, nvrtc.path.display())
+            }
+            Err(_) => "no NVRTC".into(),
+        };
+        format!("{}, {compiler}, kernels kept in {}", self.architecture, self.cache.describe())
+    }
+
+    /// A kernel, ready to be launched with up to [`MOST_SHARED`] bytes of dynamic shared memory.
+    pub(super) fn get(&self, queue: &Queue, kernel: (&'static str, &'static str)) -> Result<CudaFunction> {
+        let mut loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(function) = loaded.functions.get(&kernel) {
+            return Ok(function.clone());
+        }
+        let (stem, name) = kernel;
+        let module = match loaded.modules.get(stem) {
+            Some(module) => module.clone(),
+            None => {
+                let code = self.code(queue, stem)?;
+                let module = queue.context.load_module(Ptx::from_binary(code)).map_err(|e| queue.fault(e))?;
+                loaded.modules.insert(stem, module.clone());
+                module
+            }
+        };
+        let function = module.load_function(name).map_err(|e| queue.fault(e))?;
+        let attribute = sys::CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+        function.set_attribute(attribute, MOST_SHARED as i32).map_err(|e| queue.fault(e))?;
+        loaded.functions.insert(kernel, function.clone());
+        Ok(function)
+    }
+
+    fn code(&self, queue: &Queue, stem: &'static str) -> Result<Vec<u8>> {
+        let text = source(stem).expect("a kernel of this folder");
+        let unavailable = |why: String| Error::Unavailable { device: queue.id, why };
+        let nvrtc = Nvrtc::get().map_err(unavailable)?;
+        let (major, minor) = nvrtc.version();
+        let version = [major.to_le_bytes(), minor.to_le_bytes()].concat();
+        let key: [&[u8]; 4] =
+            [text.as_bytes(), self.architecture.as_bytes(), &version, env!("CARGO_PKG_VERSION").as_bytes()];
+        let source = Source { name: stem, text: &text, architecture: &self.architecture };
+        self.cache.get_or(&key, || nvrtc.compile(&source, &[]).map(|(code, _)| code)).map_err(unavailable)
+    }
+}
+
+/// The most dynamic shared memory of a block; every supported architecture has 99 KiB.
+pub(super) const MOST_SHARED: u32 = 96 << 10;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The architectures that every kernel must compile for; the last where this NVRTC knows it.
+    const ARCHITECTURES: [&str; 4] = ["sm_80", "sm_89", "sm_90a", "sm_100a"];
+
+    #[test]
+    fn every_kernel_compiles_without_spills() {
+        let nvrtc = match Nvrtc::get() {
+            Ok(nvrtc) => nvrtc,
+            Err(why) => return println!("SKIPPED: {why}"),
+        };
+        println!("NVRTC {:?} at {}", nvrtc.version(), nvrtc.path.display());
+        for architecture in ARCHITECTURES {
+            for (stem, _) in SOURCES {
+                let text = source(stem).expect("listed");
+                let made =
+                    nvrtc.compile(&Source { name: stem, text: &text, architecture }, &["--ptxas-options=-v"]);
+                let (code, log) = match made {
+                    Err(why)
+                        if architecture == "sm_100a"
+                            && why.contains("invalid value for --gpu-architecture") =>
+                    {
+                        println!("SKIPPED: this NVRTC does not know {architecture}");
+                        continue;
+                    }
+                    made => made.unwrap_or_else(|why| panic!("{why}")),
+                };
+                assert!(!code.is_empty());
+                let spills = log
+                    .lines()
+                    .filter(|l| l.contains("spill") && !l.contains("0 bytes spill stores, 0 bytes"));
+                assert_eq!(spills.count(), 0, "{stem} for {architecture}:\n{log}");
+                for line in log.lines().filter(|l| l.contains("Used")) {
+                    println!("{architecture} {stem}: {}", line.trim());
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,174 @@
+//! NVIDIA GPUs. Nothing is needed to build: driver and compiler are found at run time.
+//!
+//! An operation makes a [`plan`]: a table that the kernels read on the device, scratch, and launches. Calls are queued in
+//! order on one stream; nothing waits but a download.
+
+mod cache;
+mod compress;
+mod convert_state;
+mod driver;
+mod gather_rows;
+mod index_scores;
+mod kernels;
+mod nvrtc;
+mod plan;
+mod recording;
+mod select_keys;
+mod sparse_attention;
+mod staging;
+mod top_k;
+
+pub(crate) use self::driver::Stream;
+use self::driver::{Memory, Queue};
+use self::kernels::Kernels;
+use self::plan::{Launch, Plan, Room};
+use super::{Allocation, Backend, Recording, Run};
+use crate::error::Result;
+use crate::ops::{
+    Checked, Compress, ConvertState, GatherRows, IndexScores, SelectKeys, SparseAttention, TopK,
+};
+use crate::step::Limits;
+use crate::view::DeviceId;
+use cudarc::driver::{CudaFunction, CudaStream, LaunchConfig, PushKernelArg};
+use std::sync::{Arc, Mutex, PoisonError};
+
+pub(crate) struct Cuda {
+    queue: Arc<Queue>,
+    kernels: Kernels,
+    /// Held while a call is queued, so that the calls of two threads do not mix.
+    scratch: Mutex<Scratch>,
+}
+
+/// Device memory that calls use one after another, kept between them.
+#[derive(Default)]
+struct Scratch {
+    table: Option<(Memory, usize)>,
+    space: Option<(Memory, usize)>,
+}
+
+impl Cuda {
+    pub(crate) fn open(ordinal: u32, stream: Option<Stream>) -> Result<Cuda> {
+        let queue = Arc::new(Queue::open(ordinal, stream)?);
+        let kernels = Kernels::new(&queue)?;
+        Ok(Cuda { queue, kernels, scratch: Mutex::default() })
+    }
+
+    /// Queues a plan: its table, then its launches.
+    fn run(&self, plan: Plan) -> Result<()> {
+        if plan.launches.is_empty() {
+            return Ok(());
+        }
+        self.queue.enter()?;
+        let mut scratch = self.scratch.lock().unwrap_or_else(PoisonError::into_inner);
+        let Scratch { table, space } = &mut *scratch;
+        let table = self.grow(table, plan.table.len(), "the row table")?;
+        let space = self.grow(space, plan.scratch, "scratch")?;
+        // Compiled before anything is queued: a call that fails here has touched nothing.
+        let functions = plan.launches.iter().map(|l| self.kernels.get(&self.queue, l.kernel));
+        let functions = functions.collect::<Result<Vec<_>>>()?;
+        self.queue.upload(&plan.table, table)?;
+        for (launch, function) in plan.launches.iter().zip(&functions) {
+            self.launch(&self.queue.stream, (launch, function), (table, space))?;
+        }
+        Ok(())
+    }
+
+    fn launch(
+        &self,
+        stream: &Arc<CudaStream>,
+        (launch, function): (&Launch, &CudaFunction),
+        (table, scratch): (u64, u64),
+    ) -> Result<()> {
+        let [x, y] = launch.grid;
+        let config = LaunchConfig {
+            grid_dim: (x, y, 1),
+            block_dim: (launch.threads, 1, 1),
+            shared_mem_bytes: launch.shared,
+        };
+        let table = table + launch.table as u64;
+        let mut builder = stream.launch_builder(function);
+        builder.arg(&table).arg(&scratch);
+        // SAFETY: the kernels take two addresses. The plan's table matches the kernel's struct, its addresses are views that
+        // the contract checked, and the scratch is as large as the plan says.
+        unsafe { builder.launch(config) }.map_err(|e| self.queue.fault(e))?;
+        Ok(())
+    }
+
+    /// The address of kept memory of at least `bytes`.
+    fn grow(&self, kept: &mut Option<(Memory, usize)>, bytes: usize, what: &'static str) -> Result<u64> {
+        match kept {
+            Some((memory, size)) if *size >= bytes => Ok(memory.address),
+            _ => {
+                // The old block first: its place may be the new one's.
+                *kept = None;
+                let size = bytes.next_power_of_two();
+                let (memory, _) = kept.insert((self.queue.allocate(size, what)?, size));
+                Ok(memory.address)
+            }
+        }
+    }
+}
+
+impl Backend for Cuda {
+    fn id(&self) -> DeviceId {
+        self.queue.id
+    }
+
+    fn describe(&self) -> String {
+        let name = self.queue.context.name().unwrap_or_else(|_| "a device without a name".into());
+        format!("{}, {name}, {}", self.queue.id, self.kernels.describe())
+    }
+
+    fn allocate(&self, bytes: usize, what: &'static str) -> Result<Box<dyn Allocation>> {
+        let memory = self.queue.allocate(bytes, what)?;
+        self.queue.clear(&memory, bytes)?;
+        Ok(Box::new(memory))
+    }
+
+    fn upload(&self, from: &[u8], to: *mut u8) -> Result<()> {
+        if from.is_empty() { Ok(()) } else { self.queue.upload(from, to as u64) }
+    }
+
+    fn download(&self, from: *const u8, to: &mut [u8]) -> Result<()> {
+        if to.is_empty() { Ok(()) } else { self.queue.download(from as u64, to) }
+    }
+
+    fn synchronize(&self) -> Result<()> {
+        self.queue.enter()?;
+        self.queue.stream.synchronize().map_err(|e| self.queue.fault(e))
+    }
+
+    fn record(self: Arc<Self>, limits: Limits) -> Result<Box<dyn Recording>> {
+        Ok(Box::new(recording::Graph::new(self, limits)?))
+    }
+}
+
+impl Run for Cuda {
+    fn sparse_attention(&self, op: Checked<SparseAttention<'_>>) -> Result<()> {
+        self.run(sparse_attention::plan(op, Room::Own))
+    }
+
+    fn index_scores(&self, op: Checked<IndexScores<'_>>) -> Result<()> {
+        self.run(index_scores::plan(op, Room::Own))
+    }
+
+    fn top_k(&self, op: Checked<TopK<'_>>) -> Result<()> {
+        self.run(top_k::plan(op, Room::Own))
+    }
+
+    fn select_keys(&self, op: Checked<SelectKeys<'_>>) -> Result<()> {
+        self.run(select_keys::plan(op, Room::Own))
+    }
+
+    fn compress(&self, op: Checked<Compress<'_, '_>>) -> Result<()> {
+        self.run(compress::plan(op, Room::Own))
+    }
+
+    fn convert_state(&self, op: Checked<ConvertState<'_, '_>>) -> Result<()> {
+        self.run(convert_state::plan(op, Room::Own))
+    }
+
+    fn gather_rows(&self, op: Checked<GatherRows<'_>>) -> Result<()> {
+        self.run(gather_rows::plan(op, Room::Own))
+    }
+}

@@ -1,0 +1,110 @@
+//! What one call launches, as plain data: a table that the kernels read, scratch, and launches in order.
+//!
+//! Everything that changes from call to call (addresses, positions, lengths) is in the table; a launch's own numbers depend
+//! on shapes and on the largest row alone. So a recorded graph of the launches serves any later table.
+
+use crate::step::Limits;
+use bytemuck::Pod;
+
+/// A kernel launch. Its parameters are the addresses of the table and of the scratch.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Launch {
+    /// Source file's stem and the function in it.
+    pub(super) kernel: (&'static str, &'static str),
+    pub(super) grid: [u32; 2],
+    pub(super) threads: u32,
+    /// Bytes of dynamic shared memory.
+    pub(super) shared: u32,
+    /// Where its table starts in the plan's.
+    pub(super) table: usize,
+}
+
+/// All of one call.
+#[derive(Debug, Default)]
+pub(super) struct Plan {
+    pub(super) table: Vec<u8>,
+    /// Bytes of scratch.
+    pub(super) scratch: usize,
+    pub(super) launches: Vec<Launch>,
+}
+
+/// What a plan makes room for: a call's own rows, or a step's limits.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Room {
+    Own,
+    Limits(Limits),
+}
+
+impl Room {
+    pub(super) fn rows(self, own: usize) -> usize {
+        match self {
+            Room::Own => own,
+            Room::Limits(limits) => limits.rows,
+        }
+    }
+
+    pub(super) fn width(self, own: impl Iterator<Item = usize>) -> usize {
+        match self {
+            Room::Own => own.max().unwrap_or(0),
+            Room::Limits(limits) => limits.width,
+        }
+    }
+
+    pub(super) fn keys(self, own: impl Iterator<Item = usize>) -> usize {
+        match self {
+            Room::Own => own.max().unwrap_or(0),
+            Room::Limits(limits) => limits.keys,
+        }
+    }
+}
+
+/// Tables start at multiples of this.
+const ALIGN: usize = 16;
+
+impl Plan {
+    /// Appends a table: its head, then its rows, then padding rows up to the room's; returns where it starts.
+    pub(super) fn push<H: Pod, R: Pod>(
+        &mut self,
+        head: &H,
+        (rows, padding, room): (impl Iterator<Item = R>, R, usize),
+    ) -> usize {
+        self.table.resize(self.table.len().next_multiple_of(ALIGN), 0);
+        let start = self.table.len();
+        self.table.extend_from_slice(bytemuck::bytes_of(head));
+        let end = self.table.len() + room * size_of::<R>();
+        for row in rows {
+            self.table.extend_from_slice(bytemuck::bytes_of(&row));
+        }
+        while self.table.len() < end {
+            self.table.extend_from_slice(bytemuck::bytes_of(&padding));
+        }
+        start
+    }
+
+    /// Appends another plan: its launches come after this one's, and use the same scratch after them.
+    pub(super) fn append(&mut self, other: Plan) {
+        self.table.resize(self.table.len().next_multiple_of(ALIGN), 0);
+        let start = self.table.len();
+        self.table.extend_from_slice(&other.table);
+        self.scratch = self.scratch.max(other.scratch);
+        self.launches.extend(other.launches.into_iter().map(|l| Launch { table: l.table + start, ..l }));
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.table.clear();
+        self.launches.clear();
+        self.scratch = 0;
+    }
+
+    /// Appends a launch, unless it has no block.
+    pub(super) fn launch(&mut self, launch: Launch) {
+        if launch.grid.iter().all(|&n| n > 0) {
+            self.launches.push(launch);
+        }
+    }
+}
+
+/// An address, or 0 for what is absent.
+pub(super) fn address<T>(pointer: Option<*const T>) -> u64 {
+    pointer.map_or(0, |p| p as u64)
+}

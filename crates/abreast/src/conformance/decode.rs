@@ -1,0 +1,299 @@
+//! A small decoder: requests that come and go, all five cores a step, with selections and entries written in place. Run call by
+//! call or as a recorded step, it must give the same bits.
+
+use super::Case;
+use super::bits::{Finding, Verdict};
+use super::case::Rng;
+use super::lab::Lab;
+use crate::{
+    AttentionRow, Buffer, Compress, CompressRow, Device, Emit, GatherRow, GatherRows, Limits, Method, Result,
+    SelectKeys, SelectKeysRow, SparseAttention, StateLayout, Step, ViewMut, bf16,
+};
+
+/// Requests at one time, and the model: small, so that hundreds of steps are cheap everywhere.
+const SLOTS: usize = 8;
+const HEADS: usize = 5;
+const DIM: usize = 64;
+const INDEX_HEADS: usize = 3;
+const INDEX_DIM: usize = 32;
+const RATIO: usize = 4;
+const WINDOW: usize = 16;
+const K: usize = 8;
+/// Entries that a cache has room for; a request ends before it is full.
+const ENTRIES: usize = 40;
+const CACHE: usize = WINDOW + ENTRIES;
+const WIDTH: usize = WINDOW + K;
+const STATE_ROWS: usize = 8;
+
+pub(super) fn cases() -> Vec<Case> {
+    let case = |(name, steps): (&str, usize)| {
+        Case::new(format!("step/replay/{name}"), move |lab| same_both_ways(lab.device, steps))
+    };
+    let mut cases: Vec<Case> = [("s30", 30), ("s200", 200)].into_iter().map(case).collect();
+    cases.push(Case::new("step/replay/limits".into(), limits));
+    cases
+}
+
+fn same_both_ways(device: &Device, steps: usize) -> Verdict {
+    let called = Decoder::new(device, 1, false).and_then(|mut d| d.run(steps));
+    let replayed = Decoder::new(device, 1, true).and_then(|mut d| d.run(steps));
+    let (called, replayed) = (called?, replayed?);
+    match called.iter().zip(&replayed).position(|(a, b)| a != b) {
+        None => Ok(()),
+        Some(step) => {
+            Err(Finding::text("a replayed step", format!("the bits of the calls at step {step}"), "others"))
+        }
+    }
+}
+
+/// A step refuses what exceeds its limits, and works afterwards.
+fn limits(lab: &mut Lab<'_>) -> Verdict {
+    let data = lab.device.upload(&[1.0f32; 9])?;
+    let mut out = lab.device.zeros::<f32>(18)?;
+    let mut step = lab.device.step(Limits { rows: 1, width: 1, keys: 1 })?;
+    let source = data.view().into();
+    let mut gather = |n: usize| {
+        let rows = vec![GatherRow { source }; n];
+        let out = out.view_mut().slice(0..9 * n).reshape([n, 9])?.into();
+        step.run(|calls| calls.gather_rows(GatherRows { rows: &rows, out }))
+    };
+    let refused = gather(2).err().map(|e| e.to_string());
+    let want = "gather_rows: rows must be within the step's limit of 1, got 2";
+    if refused.as_deref() != Some(want) {
+        return Err(Finding::text("a step beyond its limit", want, format!("{refused:?}")));
+    }
+    gather(1)?;
+    Ok(())
+}
+
+/// One decode step after another; what each gives is a digest.
+pub struct Decoder {
+    device: Device,
+    step: Option<Step>,
+    rng: Rng,
+    /// Position of each request; `None` where there is none.
+    positions: [Option<u32>; SLOTS],
+    states: Vec<[Buffer<f32>; 4]>,
+    cache: Buffer<bf16>,
+    keys: Buffer<bf16>,
+    shared: [Buffer<f32>; 5],
+    inputs: Inputs,
+    indices: Buffer<i32>,
+    out: Buffer<bf16>,
+    status: Buffer<u32>,
+}
+
+/// What a step brings for every request.
+struct Inputs {
+    q: Buffer<bf16>,
+    index_q: Buffer<bf16>,
+    weights: Buffer<f32>,
+    /// Projections of both compressors.
+    kv: [Buffer<f32>; 2],
+    score: [Buffer<f32>; 2],
+}
+
+impl Decoder {
+    /// A decoder whose requests and data the seed decides; its steps are `recorded`, or made of single calls.
+    pub fn new(device: &Device, seed: u64, recorded: bool) -> Result<Decoder> {
+        let mut rng = Rng::new(seed);
+        let limits = Limits { rows: SLOTS, width: WIDTH, keys: ENTRIES };
+        let mut random = |n: usize| device.upload(&rng.f32s(n, 1.0));
+        let features = [2 * DIM, 2 * INDEX_DIM];
+        let shared = [
+            random(RATIO * features[0])?,
+            random(DIM)?,
+            random(RATIO * features[1])?,
+            random(INDEX_DIM)?,
+            random(HEADS)?,
+        ];
+        let states = (0..SLOTS).map(|_| {
+            let [a, b] = features.map(|f| STATE_ROWS * f);
+            Ok([device.zeros(a)?, device.zeros(a)?, device.zeros(b)?, device.zeros(b)?])
+        });
+        let projections = || Ok([device.zeros(SLOTS * features[0])?, device.zeros(SLOTS * features[1])?]);
+        Ok(Decoder {
+            states: states.collect::<Result<_>>()?,
+            cache: device.upload(&rng.bf16s(SLOTS * CACHE * DIM, 1.0))?,
+            keys: device.zeros(SLOTS * ENTRIES * INDEX_DIM)?,
+            inputs: Inputs {
+                q: device.zeros(SLOTS * HEADS * DIM)?,
+                index_q: device.zeros(SLOTS * INDEX_HEADS * INDEX_DIM)?,
+                weights: device.zeros(SLOTS * INDEX_HEADS)?,
+                kv: projections()?,
+                score: projections()?,
+            },
+            indices: device.zeros(SLOTS * WIDTH)?,
+            out: device.zeros(SLOTS * HEADS * DIM)?,
+            status: device.zeros(SLOTS)?,
+            step: recorded.then(|| device.step(limits)).transpose()?,
+            device: device.clone(),
+            positions: [None; SLOTS],
+            shared,
+            rng,
+        })
+    }
+
+    /// Digests of the next `steps` steps.
+    pub fn run(&mut self, steps: usize) -> Result<Vec<u64>> {
+        (0..steps).map(|_| self.next()).collect()
+    }
+
+    fn next(&mut self) -> Result<u64> {
+        self.come_and_go()?;
+        self.inputs.refill(&mut self.rng)?;
+        let mut indices = vec![-1; SLOTS * WIDTH];
+        for (slot, position) in self.positions.iter().enumerate() {
+            let seen = position.map_or(0, |p| (p as usize + 1).min(WINDOW));
+            (0..seen).for_each(|j| indices[slot * WIDTH + j] = j as i32);
+        }
+        self.indices.write(&indices)?;
+        self.decode()?;
+        for position in self.positions.iter_mut().flatten() {
+            *position += 1;
+        }
+        let (out, indices) = (self.out.read()?, self.indices.read()?);
+        let bytes = bytemuck::cast_slice::<_, u8>(&out).iter().chain(bytemuck::cast_slice(&indices));
+        Ok(bytes.fold(0xcbf2_9ce4_8422_2325, |hash, &byte| {
+            (hash ^ byte as u64).wrapping_mul(0x0000_0100_0000_01b3)
+        }))
+    }
+
+    /// Requests end and others begin, with a fresh state in the same place.
+    fn come_and_go(&mut self) -> Result<()> {
+        for slot in 0..SLOTS {
+            let full = self.positions[slot].is_some_and(|p| p as usize + 1 >= RATIO * ENTRIES);
+            if full || self.rng.one_in(12) {
+                self.positions[slot] = if self.rng.one_in(3) { None } else { Some(0) };
+                for (n, state) in self.states[slot].iter_mut().enumerate() {
+                    let fresh = if n % 2 == 0 { 0.0 } else { f32::NEG_INFINITY };
+                    state.write(&vec![fresh; state.len()])?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn decode(&mut self) -> Result<()> {
+        match self.step.take() {
+            Some(mut step) => {
+                let done = step.run(|calls| self.calls(On::Step(calls)));
+                self.step = Some(step);
+                done
+            }
+            None => {
+                let device = self.device.clone();
+                self.calls(On::Device(&device))
+            }
+        }
+    }
+
+    /// The calls of one step: both compressors, the selection behind the window's indices, attention over both.
+    fn calls(&mut self, mut on: On<'_, '_>) -> Result<()> {
+        let active: Vec<(usize, u32)> =
+            self.positions.iter().enumerate().filter_map(|(slot, p)| p.map(|p| (slot, p))).collect();
+        let block = |position: u32| position as usize / RATIO;
+        let dims = [(DIM, CACHE, WINDOW), (INDEX_DIM, ENTRIES, 0)];
+        for (n, (dim, stride, first)) in dims.into_iter().enumerate() {
+            let mut rows = Vec::new();
+            for (slot, state) in self.states.iter_mut().enumerate() {
+                let Some(position) = self.positions[slot] else { continue };
+                let [a, b, c, d] = state;
+                let (kv, score) = if n == 0 { (a, b) } else { (c, d) };
+                rows.push(CompressRow {
+                    start_pos: position,
+                    kv: self.inputs.kv[n].shaped([SLOTS, 2 * dim])?.slice(slot..slot + 1),
+                    score: self.inputs.score[n].shaped([SLOTS, 2 * dim])?.slice(slot..slot + 1),
+                    kv_state: kv.shaped_mut([STATE_ROWS, 2 * dim])?,
+                    score_state: score.shaped_mut([STATE_ROWS, 2 * dim])?,
+                    out: slot * stride + first + block(position),
+                });
+            }
+            let out = if n == 0 { &mut self.cache } else { &mut self.keys };
+            let layout = if n == 0 { StateLayout::Ring } else { StateLayout::Shifted };
+            on.compress(Compress {
+                ratio: RATIO as u32,
+                layout,
+                emit: Emit::Blocks,
+                ape: self.shared[2 * n].shaped([RATIO, 2 * dim])?,
+                norm: self.shared[2 * n + 1].view(),
+                epsilon: 1e-6,
+                rows: &mut rows,
+                out: out.shaped_mut([SLOTS * stride, dim])?,
+                status: None,
+            })?;
+        }
+        let keys = self.keys.shaped([SLOTS * ENTRIES, INDEX_DIM])?;
+        let select = active.iter().map(|&(slot, start_pos)| SelectKeysRow {
+            query: slot,
+            start_pos,
+            keys: keys.slice(slot * ENTRIES..(slot + 1) * ENTRIES),
+            offset: WINDOW as i32,
+            out: slot * WIDTH + WINDOW,
+        });
+        on.select_keys(SelectKeys {
+            q: self.inputs.index_q.shaped([SLOTS, INDEX_HEADS, INDEX_DIM])?,
+            weights: self.inputs.weights.shaped([SLOTS, INDEX_HEADS])?,
+            ratio: RATIO as u32,
+            method: Method::Reference,
+            k: K,
+            rows: &select.collect::<Vec<_>>(),
+            out: self.indices.view_mut(),
+            status: None,
+        })?;
+        let (cache, indices) = (self.cache.shaped([SLOTS * CACHE, DIM])?, self.indices.view());
+        let attend = active.iter().map(|&(slot, _)| AttentionRow {
+            query: slot,
+            out: slot,
+            kv: cache.slice(slot * CACHE..(slot + 1) * CACHE),
+            indices: indices.slice(slot * WIDTH..(slot + 1) * WIDTH),
+        });
+        let status: ViewMut<'_, u32, 1> = self.status.view_mut().slice(0..active.len());
+        on.sparse_attention(SparseAttention {
+            q: self.inputs.q.shaped([SLOTS, HEADS, DIM])?,
+            sinks: Some(self.shared[4].view()),
+            scale: 0.125,
+            method: Method::Reference,
+            rows: &attend.collect::<Vec<_>>(),
+            out: self.out.shaped_mut([SLOTS, HEADS, DIM])?,
+            status: Some(status),
+        })
+    }
+}
+
+impl Inputs {
+    fn refill(&mut self, rng: &mut Rng) -> Result<()> {
+        for buffer in [&mut self.q, &mut self.index_q] {
+            buffer.write(&rng.bf16s(buffer.len(), 1.0))?;
+        }
+        let [kv, score] = [&mut self.kv, &mut self.score];
+        for buffer in kv.iter_mut().chain(score).chain([&mut self.weights]) {
+            buffer.write(&rng.f32s(buffer.len(), 1.0))?;
+        }
+        Ok(())
+    }
+}
+
+/// Where a step's calls go.
+enum On<'a, 'b> {
+    Device(&'a Device),
+    Step(&'a mut crate::Calls<'b>),
+}
+
+macro_rules! on {
+    ($($name:ident($op:ty))*) => {
+        impl On<'_, '_> {
+            $(fn $name(&mut self, args: $op) -> Result<()> {
+                match self {
+                    On::Device(device) => device.$name(args),
+                    On::Step(calls) => calls.$name(args),
+                }
+            })*
+        }
+    };
+}
+on! {
+    compress(Compress<'_, '_>)
+    select_keys(SelectKeys<'_>)
+    sparse_attention(SparseAttention<'_>)
+}
