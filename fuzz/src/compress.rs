@@ -1,0 +1,91 @@
+use crate::{Devices, Draw, assert_bits, went_through};
+use abreast::{Compress, CompressRow, Device, Emit, StateLayout, View, ViewMut, bf16, dims};
+
+const STALE: bf16 = bf16::from_bits(0xabcd);
+
+/// One request's tokens and state.
+#[derive(Clone)]
+struct Request {
+    start_pos: u32,
+    tokens: [usize; 2],
+    kv: Vec<f32>,
+    score: Vec<f32>,
+    state: [usize; 2],
+    kv_state: Vec<f32>,
+    score_state: Vec<f32>,
+    out: usize,
+}
+
+impl Request {
+    fn row(&mut self) -> CompressRow<'_> {
+        CompressRow {
+            start_pos: self.start_pos,
+            kv: View::new(&self.kv, self.tokens).expect("values of their shape"),
+            score: View::new(&self.score, self.tokens).expect("scores of their shape"),
+            kv_state: ViewMut::new(&mut self.kv_state, self.state).expect("a state of its shape"),
+            score_state: ViewMut::new(&mut self.score_state, self.state).expect("a state of its shape"),
+            out: self.out,
+        }
+    }
+}
+
+pub(crate) fn check(draw: &mut Draw<'_>, devices: &Devices) -> arbitrary::Result<()> {
+    let ratio = draw.pick(&[4u32, 1, 2, 3, 8, 128, 0])?;
+    let d = draw.pick(&[32, 64, 128, 0, 33])?;
+    let layout = draw.pick(&[StateLayout::Shifted, StateLayout::Ring])?;
+    let emit = draw.pick(&[Emit::EveryToken, Emit::Blocks])?;
+    let epsilon = draw.pick(&[1e-6, 1.0, f32::MAX, 0.0, -1.0, f32::NAN])?;
+    let (features, window) = (dims::coff(ratio as usize) * d, dims::window(ratio as usize));
+    let ape = [draw.length(ratio as usize)?, draw.length(features)?];
+    let (ape, norm) = ((draw.f32s(ape[0] * ape[1]), ape), draw.length(d)?);
+    let norm = draw.f32s(norm);
+
+    let count = draw.upto(4)?;
+    let mut before = Vec::new();
+    let mut next = 1;
+    for _ in 0..count {
+        let tokens = [draw.upto(11)?, draw.length(features)?];
+        let spare = if layout == StateLayout::Ring { draw.upto(3)? } else { 0 };
+        let state = [draw.length(window + spare)?, draw.length(features)?];
+        let (t, s) = (tokens[0] * tokens[1], state[0] * state[1]);
+        let (kv, score) = (draw.f32s(t), draw.f32s(t));
+        let fresh = draw.flag()?;
+        let score_state = if fresh { vec![f32::NEG_INFINITY; s] } else { draw.f32s(s) };
+        let kv_state = if fresh { vec![0.0; s] } else { draw.f32s(s) };
+        let (start_pos, out) = (draw.position(300)?, draw.mostly(next)?);
+        before.push(Request { start_pos, tokens, kv, score, state, kv_state, score_state, out });
+        next += tokens[0];
+    }
+
+    let mut status = vec![0; draw.length(count)?];
+    let outputs = next + 1;
+    let call = |device: &Device, requests: &mut [Request], out: &mut [bf16], status: &mut [u32]| {
+        device.compress(Compress {
+            ratio,
+            layout,
+            ape: View::new(&ape.0, ape.1).expect("biases of their shape"),
+            norm: View::from(&norm[..]),
+            epsilon,
+            rows: &mut requests.iter_mut().map(Request::row).collect::<Vec<_>>(),
+            out: ViewMut::new(out, [outputs, d]).expect("an output of its shape"),
+            emit,
+            status: Some(ViewMut::from(status)),
+        })
+    };
+    let (mut joint, mut want) = (vec![STALE; outputs * d], vec![STALE; outputs * d]);
+    let (mut together, mut alone) = (before.clone(), before);
+    if went_through(call(devices.joint(draw)?, &mut together, &mut joint, &mut status)) {
+        for e in 0..count {
+            let mut word = [0];
+            call(&devices.solo, &mut alone[e..=e], &mut want, &mut word)
+                .expect("a row of a legal call is legal");
+            assert_bits("status", &status[e..e + 1], &word);
+        }
+    }
+    assert_bits("compress", &joint, &want);
+    for (together, alone) in together.iter().zip(&alone) {
+        assert_bits("kv_state", &together.kv_state, &alone.kv_state);
+        assert_bits("score_state", &together.score_state, &alone.score_state);
+    }
+    Ok(())
+}

@@ -1,0 +1,87 @@
+//! What the target `arguments` draws and checks: one file per operation, named as in the library.
+
+mod compress;
+mod draw;
+mod gather_rows;
+mod index_scores;
+mod select_keys;
+mod sparse_attention;
+mod top_k;
+mod view;
+
+pub use draw::Draw;
+
+use abreast::{CpuOptions, Device, Error, Isa, bf16};
+use std::fmt::Debug;
+
+/// Draws one call of an operation and checks what became of it.
+pub type Operation = fn(&mut Draw<'_>, &Devices) -> arbitrary::Result<()>;
+
+/// All that the target `arguments` chooses from.
+pub const OPERATIONS: [Operation; 7] = [
+    compress::check,
+    gather_rows::check,
+    index_scores::check,
+    select_keys::check,
+    sparse_attention::check,
+    top_k::check,
+    view::check,
+];
+
+/// Devices that must give the same bits.
+pub struct Devices {
+    /// One per instruction set that this processor has, with two threads.
+    joint: Vec<Device>,
+    /// Plain Rust on one thread.
+    pub solo: Device,
+}
+
+impl Devices {
+    /// Opens all of them.
+    pub fn open() -> Devices {
+        let open = |isa, threads| {
+            Device::cpu_with(CpuOptions { isa: Some(isa), threads: Some(threads) }).expect("an available CPU")
+        };
+        let isas = Isa::ALL.into_iter().filter(|isa| isa.is_available());
+        Devices { joint: isas.map(|isa| open(isa, 2)).collect(), solo: open(Isa::Portable, 1) }
+    }
+
+    /// The device for the joint call.
+    pub fn joint(&self, draw: &mut Draw<'_>) -> arbitrary::Result<&Device> {
+        let i = draw.below(self.joint.len())?;
+        Ok(&self.joint[i])
+    }
+}
+
+/// Whether a call went through. The one right way to refuse is to name an argument.
+pub fn went_through(result: abreast::Result<()>) -> bool {
+    match result {
+        Ok(()) => true,
+        Err(Error::Argument { .. }) => false,
+        Err(other) => panic!("the arguments alone were bad or good, got: {other}"),
+    }
+}
+
+/// Values compared by their bits.
+pub trait Bits: Copy {
+    /// The bits.
+    fn bits(self) -> u32;
+}
+
+macro_rules! bits {
+    ($($t:ty: $bits:expr),*) => { $(impl Bits for $t { fn bits(self) -> u32 { $bits(self) } })* };
+}
+bits!(f32: f32::to_bits, bf16: |v: bf16| v.to_bits() as u32, i32: |v: i32| v as u32, u32: |v: u32| v);
+
+/// Panics where the two differ in a bit.
+pub fn assert_bits<T: Bits + Debug>(what: &str, joint: &[T], solo: &[T]) {
+    assert_eq!(joint.len(), solo.len(), "{what}: lengths");
+    for (i, (j, s)) in joint.iter().zip(solo).enumerate() {
+        assert!(
+            j.bits() == s.bits(),
+            "{what}[{i}]: {j:?} ({:#010x}), alone {s:?} ({:#010x})",
+            j.bits(),
+            s.bits()
+        );
+    }
+}

@@ -1,0 +1,49 @@
+use crate::index_scores::Inputs;
+use crate::{Devices, Draw, assert_bits, went_through};
+use abreast::{Device, Method, SelectKeys, SelectKeysRow, ViewMut};
+
+const STALE: i32 = -77;
+
+pub(crate) fn check(draw: &mut Draw<'_>, devices: &Devices) -> arbitrary::Result<()> {
+    let count = draw.upto(5)?;
+    let inputs = Inputs::draw(draw, count)?;
+    let k = draw.pick(&[1, 2, 7, 32, 100, 512, 2048, 0, 2049])?;
+    let mut rows = Vec::new();
+    for e in 0..count {
+        let (keys, start_pos) = inputs.keys(draw)?;
+        let offset = draw.pick(&[0, 128, i32::MAX - 80, i32::MAX, -1])?;
+        rows.push(SelectKeysRow {
+            query: draw.mostly(e)?,
+            start_pos,
+            keys,
+            offset,
+            out: draw.mostly(1 + e * k)?,
+        });
+    }
+
+    let mut status = vec![0; draw.length(count)?];
+    let call = |device: &Device, rows: &[SelectKeysRow<'_>], out: &mut [i32], status: &mut [u32]| {
+        device.select_keys(SelectKeys {
+            q: inputs.q(),
+            weights: inputs.weights(),
+            ratio: inputs.ratio,
+            method: Method::Reference,
+            k,
+            rows,
+            out: ViewMut::from(out),
+            status: Some(ViewMut::from(status)),
+        })
+    };
+    let mut joint = vec![STALE; 2 + count * k];
+    let result = call(devices.joint(draw)?, &rows, &mut joint, &mut status);
+    let mut want = vec![STALE; joint.len()];
+    if went_through(result) {
+        for (e, row) in rows.iter().enumerate() {
+            let mut word = [0];
+            call(&devices.solo, &[*row], &mut want, &mut word).expect("a row of a legal call is legal");
+            assert_bits("status", &status[e..e + 1], &word);
+        }
+    }
+    assert_bits("select_keys", &joint, &want);
+    Ok(())
+}
