@@ -1,4 +1,4 @@
-use crate::{Devices, Draw, assert_bits, went_through};
+use crate::{Devices, Draw, HUGE, Words, assert_bits, went_through};
 use abreast::{Compress, CompressRow, Device, Emit, StateLayout, View, ViewMut, bf16, dims};
 
 const STALE: bf16 = bf16::from_bits(0xabcd);
@@ -31,22 +31,26 @@ impl Request {
 
 pub(crate) fn check(draw: &mut Draw<'_>, devices: &Devices) -> arbitrary::Result<()> {
     let ratio = draw.pick(&[4u32, 1, 2, 3, 8, 128, 0])?;
-    let d = draw.pick(&[32, 64, 128, 0, 33])?;
+    let d = draw.pick(&[32, 64, 128, 0, 33, HUGE])?;
     let layout = draw.pick(&[StateLayout::Shifted, StateLayout::Ring])?;
     let emit = draw.pick(&[Emit::EveryToken, Emit::Blocks])?;
     let epsilon = draw.pick(&[1e-6, 1.0, f32::MAX, 0.0, -1.0, f32::NAN])?;
-    let (features, window) = (dims::coff(ratio as usize) * d, dims::window(ratio as usize));
-    let ape = [draw.length(ratio as usize)?, draw.length(features)?];
-    let (ape, norm) = ((draw.f32s(ape[0] * ape[1]), ape), draw.length(d)?);
+    let (features, window) = (dims::coff(ratio as usize).checked_mul(d), dims::window(ratio as usize));
+    let rows = |draw: &mut Draw<'_>, right| -> arbitrary::Result<[usize; 2]> {
+        Ok([draw.rows(right, features)?, draw.length(features.unwrap_or(0))?])
+    };
+    let ape = rows(draw, ratio as usize)?;
+    let (ape, norm) = ((draw.f32s(ape[0] * ape[1]), ape), draw.rows(d, Some(d))?);
     let norm = draw.f32s(norm);
 
     let count = draw.upto(4)?;
     let mut before = Vec::new();
     let mut next = 1;
     for _ in 0..count {
-        let tokens = [draw.upto(11)?, draw.length(features)?];
+        let tokens = draw.upto(11)?;
+        let tokens = rows(draw, tokens)?;
         let spare = if layout == StateLayout::Ring { draw.upto(3)? } else { 0 };
-        let state = [draw.length(window + spare)?, draw.length(features)?];
+        let state = rows(draw, window + spare)?;
         let (t, s) = (tokens[0] * tokens[1], state[0] * state[1]);
         let (kv, score) = (draw.f32s(t), draw.f32s(t));
         let fresh = draw.flag()?;
@@ -57,8 +61,8 @@ pub(crate) fn check(draw: &mut Draw<'_>, devices: &Devices) -> arbitrary::Result
         next += tokens[0];
     }
 
-    let mut status = vec![0; draw.length(count)?];
-    let outputs = next + 1;
+    let mut words = Words::draw(draw, count)?;
+    let outputs = draw.rows(next + 1, Some(d))?;
     let call = |device: &Device, requests: &mut [Request], out: &mut [bf16], status: &mut [u32]| {
         device.compress(Compress {
             ratio,
@@ -72,17 +76,16 @@ pub(crate) fn check(draw: &mut Draw<'_>, devices: &Devices) -> arbitrary::Result
             status: Some(ViewMut::from(status)),
         })
     };
-    let (mut joint, mut want) = (vec![STALE; outputs * d], vec![STALE; outputs * d]);
+    let mut joint = vec![STALE; outputs * d];
+    let mut want = joint.clone();
     let (mut together, mut alone) = (before.clone(), before);
-    if went_through(call(devices.joint(draw)?, &mut together, &mut joint, &mut status)) {
+    if went_through(call(devices.joint(draw)?, &mut together, &mut joint, &mut words.joint)) {
         for e in 0..count {
-            let mut word = [0];
-            call(&devices.solo, &mut alone[e..=e], &mut want, &mut word)
-                .expect("a row of a legal call is legal");
-            assert_bits("status", &status[e..e + 1], &word);
+            words.alone(e, |word| call(&devices.solo, &mut alone[e..=e], &mut want, word));
         }
     }
     assert_bits("compress", &joint, &want);
+    words.check();
     for (together, alone) in together.iter().zip(&alone) {
         assert_bits("kv_state", &together.kv_state, &alone.kv_state);
         assert_bits("score_state", &together.score_state, &alone.score_state);

@@ -11,6 +11,9 @@ pub struct Draw<'b> {
     hostile: usize,
 }
 
+/// A row size that no memory has; a view of no rows may have it.
+pub const HUGE: usize = 1 << 40;
+
 impl<'b> Draw<'b> {
     /// Takes the seed and the share of hostile contents.
     pub fn new(bytes: &'b [u8]) -> Result<Draw<'b>> {
@@ -51,6 +54,13 @@ impl<'b> Draw<'b> {
     /// As [`Self::mostly`] for a length that will be allocated.
     pub fn length(&mut self, right: usize) -> Result<usize> {
         Ok(self.mostly(right)?.min(right + 1))
+    }
+
+    /// As [`Self::length`], for a number of rows of `row` elements; none where such a row is too large to be had. A view
+    /// of no rows may have any row size.
+    pub fn rows(&mut self, right: usize, row: Option<usize>) -> Result<usize> {
+        let length = self.length(right)?;
+        Ok(if row.is_some_and(|n| n < 1 << 20) { length } else { 0 })
     }
 
     /// Any 32 bits, mostly small.

@@ -1,13 +1,13 @@
-use crate::{Devices, Draw, assert_bits, went_through};
+use crate::{Devices, Draw, HUGE, assert_bits, went_through};
 use abreast::{AnyView, GatherRow, GatherRows, View, ViewMut};
 
 const STALE: f32 = -77.0;
 
 pub(crate) fn check(draw: &mut Draw<'_>, devices: &Devices) -> arbitrary::Result<()> {
-    let (count, n) = (draw.upto(5)?, draw.pick(&[0, 1, 2, 31, 512])?);
+    let (count, n) = (draw.upto(5)?, draw.pick(&[0, 1, 2, 31, 512, HUGE])?);
     let mut sources = Vec::new();
     for _ in 0..count {
-        let n = draw.length(n)?;
+        let n = draw.rows(n, Some(n))?;
         sources.push(draw.f32s(n));
     }
     let mut rows = Vec::new();
@@ -20,7 +20,7 @@ pub(crate) fn check(draw: &mut Draw<'_>, devices: &Devices) -> arbitrary::Result
         rows.push(GatherRow { source });
     }
 
-    let shape = [draw.length(count)?, n];
+    let shape = [draw.rows(count, Some(n))?, n];
     let mut out = vec![STALE; shape[0] * shape[1]];
     let view = ViewMut::new(&mut out, shape).expect("an output of its shape");
     let result = devices.joint(draw)?.gather_rows(GatherRows { rows: &rows, out: view.into() });

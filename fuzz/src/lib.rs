@@ -1,6 +1,7 @@
 //! What the target `arguments` draws and checks: one file per operation, named as in the library.
 
 mod compress;
+mod convert_state;
 mod draw;
 mod gather_rows;
 mod index_scores;
@@ -9,7 +10,7 @@ mod sparse_attention;
 mod top_k;
 mod view;
 
-pub use draw::Draw;
+pub use draw::{Draw, HUGE};
 
 use abreast::{CpuOptions, Device, Error, Isa, bf16};
 use std::fmt::Debug;
@@ -18,8 +19,9 @@ use std::fmt::Debug;
 pub type Operation = fn(&mut Draw<'_>, &Devices) -> arbitrary::Result<()>;
 
 /// All that the target `arguments` chooses from.
-pub const OPERATIONS: [Operation; 7] = [
+pub const OPERATIONS: [Operation; 8] = [
     compress::check,
+    convert_state::check,
     gather_rows::check,
     index_scores::check,
     select_keys::check,
@@ -59,6 +61,36 @@ pub fn went_through(result: abreast::Result<()>) -> bool {
         Ok(()) => true,
         Err(Error::Argument { .. }) => false,
         Err(other) => panic!("the arguments alone were bad or good, got: {other}"),
+    }
+}
+
+/// What a status word holds before a call.
+const STALE_WORD: u32 = 0xdead_beef;
+
+/// The status words of a call: as they were, and what its rows should leave there.
+pub struct Words {
+    /// To be handed in.
+    pub joint: Vec<u32>,
+    want: Vec<u32>,
+}
+
+impl Words {
+    /// One for each of `count` rows, with what an earlier call left.
+    pub fn draw(draw: &mut Draw<'_>, count: usize) -> arbitrary::Result<Words> {
+        let words = vec![STALE_WORD; draw.length(count)?];
+        Ok(Words { joint: words.clone(), want: words })
+    }
+
+    /// Hands the status word of row `e` to its own call.
+    pub fn alone(&mut self, e: usize, call: impl FnOnce(&mut [u32]) -> abreast::Result<()>) {
+        let mut word = [!STALE_WORD];
+        call(&mut word).expect("a row of a legal call is legal");
+        self.want[e] = word[0];
+    }
+
+    /// Panics where the joint call left others.
+    pub fn check(&self) {
+        assert_bits("status", &self.joint, &self.want);
     }
 }
 

@@ -1,5 +1,5 @@
 use crate::index_scores::Inputs;
-use crate::{Devices, Draw, assert_bits, went_through};
+use crate::{Devices, Draw, Words, assert_bits, went_through};
 use abreast::{Device, Method, SelectKeys, SelectKeysRow, ViewMut};
 
 const STALE: i32 = -77;
@@ -21,7 +21,7 @@ pub(crate) fn check(draw: &mut Draw<'_>, devices: &Devices) -> arbitrary::Result
         });
     }
 
-    let mut status = vec![0; draw.length(count)?];
+    let mut words = Words::draw(draw, count)?;
     let call = |device: &Device, rows: &[SelectKeysRow<'_>], out: &mut [i32], status: &mut [u32]| {
         device.select_keys(SelectKeys {
             q: inputs.q(),
@@ -35,15 +35,14 @@ pub(crate) fn check(draw: &mut Draw<'_>, devices: &Devices) -> arbitrary::Result
         })
     };
     let mut joint = vec![STALE; 2 + count * k];
-    let result = call(devices.joint(draw)?, &rows, &mut joint, &mut status);
+    let result = call(devices.joint(draw)?, &rows, &mut joint, &mut words.joint);
     let mut want = vec![STALE; joint.len()];
     if went_through(result) {
         for (e, row) in rows.iter().enumerate() {
-            let mut word = [0];
-            call(&devices.solo, &[*row], &mut want, &mut word).expect("a row of a legal call is legal");
-            assert_bits("status", &status[e..e + 1], &word);
+            words.alone(e, |word| call(&devices.solo, &[*row], &mut want, word));
         }
     }
     assert_bits("select_keys", &joint, &want);
+    words.check();
     Ok(())
 }

@@ -1,14 +1,16 @@
-use crate::{Devices, Draw, assert_bits, went_through};
+use crate::{Devices, Draw, HUGE, Words, assert_bits, went_through};
 use abreast::{AttentionRow, Device, Method, SparseAttention, View, ViewMut, bf16};
 
 const STALE: bf16 = bf16::from_bits(0xabcd);
 
 pub(crate) fn check(draw: &mut Draw<'_>, devices: &Devices) -> arbitrary::Result<()> {
     let count = draw.upto(5)?;
-    let heads = draw.pick(&[1, 2, 3, 5, 16, 17, 128, 0, 129])?;
-    let dim = draw.pick(&[32, 64, 96, 512, 0, 33])?;
-    let (queries, outputs) = (draw.length(count)?, draw.length(count + 1)?);
-    let q = draw.bf16s(queries * heads * dim);
+    let heads: usize = draw.pick(&[1, 2, 3, 5, 16, 17, 128, 0, 129])?;
+    let dim = draw.pick(&[32, 64, 96, 512, 0, 33, HUGE])?;
+    let row = heads.checked_mul(dim);
+    let (queries, outputs) = (draw.rows(count, row)?, draw.rows(count + 1, row)?);
+    let row = row.unwrap_or(0);
+    let q = draw.bf16s(queries * row);
     let wanted = draw.flag()?;
     let sinks = draw.length(heads)?;
     let sinks = draw.f32s(sinks);
@@ -18,6 +20,7 @@ pub(crate) fn check(draw: &mut Draw<'_>, devices: &Devices) -> arbitrary::Result
     let mut caches = Vec::new();
     for _ in 0..2 {
         let (len, width) = (draw.upto(40)?, draw.length(dim)?);
+        let len = if width < 1 << 20 { len } else { 0 };
         caches.push((draw.bf16s(len * width), [len, width]));
     }
     let mut lists = Vec::new();
@@ -36,8 +39,8 @@ pub(crate) fn check(draw: &mut Draw<'_>, devices: &Devices) -> arbitrary::Result
         });
     }
 
-    let mut status = vec![0; draw.length(count)?];
-    let status_wanted = draw.flag()?;
+    let mut words = Words::draw(draw, count)?;
+    let status = draw.flag()?;
     let call = |device: &Device, rows: &[AttentionRow<'_>], out: &mut [bf16], status: Option<&mut [u32]>| {
         device.sparse_attention(SparseAttention {
             q: View::new(&q, [queries, heads, dim]).expect("queries of their shape"),
@@ -49,20 +52,20 @@ pub(crate) fn check(draw: &mut Draw<'_>, devices: &Devices) -> arbitrary::Result
             status: status.map(ViewMut::from),
         })
     };
-    let row_len = heads * dim;
-    let mut joint = vec![STALE; outputs * row_len];
-    let result = call(devices.joint(draw)?, &rows, &mut joint, status_wanted.then_some(&mut status[..]));
+    let mut joint = vec![STALE; outputs * row];
+    let result = call(devices.joint(draw)?, &rows, &mut joint, status.then_some(&mut words.joint[..]));
     // What the rows should have left: nothing of a refused call, each row's own result else.
     let mut want = vec![STALE; joint.len()];
     if went_through(result) {
         for (e, row) in rows.iter().enumerate() {
-            let mut word = [0];
-            call(&devices.solo, &[*row], &mut want, Some(&mut word)).expect("a row of a legal call is legal");
-            if status_wanted {
-                assert_bits("status", &status[e..e + 1], &word);
+            if status {
+                words.alone(e, |word| call(&devices.solo, &[*row], &mut want, Some(word)));
+            } else {
+                call(&devices.solo, &[*row], &mut want, None).expect("a row of a legal call is legal");
             }
         }
     }
     assert_bits("sparse_attention", &joint, &want);
+    words.check();
     Ok(())
 }

@@ -1,4 +1,4 @@
-use crate::{Devices, Draw, assert_bits, went_through};
+use crate::{Devices, Draw, Words, assert_bits, went_through};
 use abreast::{Device, TopK, TopKRow, View, ViewMut};
 
 const STALE: i32 = -77;
@@ -22,20 +22,19 @@ pub(crate) fn check(draw: &mut Draw<'_>, devices: &Devices) -> arbitrary::Result
         rows.push(TopKRow { scores: View::from(&scores[..]), offset, out: draw.mostly(1 + e * k)? });
     }
 
-    let mut status = vec![0; draw.length(count)?];
+    let mut words = Words::draw(draw, count)?;
     let call = |device: &Device, rows: &[TopKRow<'_>], out: &mut [i32], status: &mut [u32]| {
         device.top_k(TopK { k, rows, out: ViewMut::from(out), status: Some(ViewMut::from(status)) })
     };
     let mut joint = vec![STALE; 2 + count * k];
-    let result = call(devices.joint(draw)?, &rows, &mut joint, &mut status);
+    let result = call(devices.joint(draw)?, &rows, &mut joint, &mut words.joint);
     let mut want = vec![STALE; joint.len()];
     if went_through(result) {
         for (e, row) in rows.iter().enumerate() {
-            let mut word = [0];
-            call(&devices.solo, &[*row], &mut want, &mut word).expect("a row of a legal call is legal");
-            assert_bits("status", &status[e..e + 1], &word);
+            words.alone(e, |word| call(&devices.solo, &[*row], &mut want, word));
         }
     }
     assert_bits("top_k", &joint, &want);
+    words.check();
     Ok(())
 }
