@@ -30,6 +30,7 @@ impl Request {
 }
 
 pub(crate) fn check(draw: &mut Draw<'_>, devices: &Devices) -> arbitrary::Result<()> {
+    let device = devices.joint(draw)?;
     let ratio = draw.pick(&[4u32, 1, 2, 3, 8, 128, 0])?;
     let d = draw.pick(&[32, 64, 128, 0, 33, HUGE])?;
     let layout = draw.pick(&[StateLayout::Shifted, StateLayout::Ring])?;
@@ -79,7 +80,7 @@ pub(crate) fn check(draw: &mut Draw<'_>, devices: &Devices) -> arbitrary::Result
     let mut joint = vec![STALE; outputs * d];
     let mut want = joint.clone();
     let (mut together, mut alone) = (before.clone(), before);
-    if went_through(call(devices.joint(draw)?, &mut together, &mut joint, &mut words.joint)) {
+    if went_through(call(device, &mut together, &mut joint, &mut words.joint)) {
         for e in 0..count {
             words.alone(e, |word| call(&devices.solo, &mut alone[e..=e], &mut want, word));
         }

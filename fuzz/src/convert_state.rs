@@ -28,6 +28,7 @@ impl Request {
 }
 
 pub(crate) fn check(draw: &mut Draw<'_>, devices: &Devices) -> arbitrary::Result<()> {
+    let device = devices.joint(draw)?;
     let ratio = draw.pick(&[4u32, 1, 2, 3, 8, 128, 0, u32::MAX])?;
     let layouts = [StateLayout::Shifted, StateLayout::Ring];
     let (from, to) = (draw.pick(&layouts)?, draw.pick(&layouts)?);
@@ -57,7 +58,7 @@ pub(crate) fn check(draw: &mut Draw<'_>, devices: &Devices) -> arbitrary::Result
         device.convert_state(ConvertState { ratio, from, to, rows: &mut rows })
     };
     let (mut together, mut alone) = (before.clone(), before);
-    if went_through(call(devices.joint(draw)?, &mut together)) {
+    if went_through(call(device, &mut together)) {
         for request in &mut alone {
             call(&devices.solo, std::slice::from_mut(request)).expect("a row of a legal call is legal");
         }

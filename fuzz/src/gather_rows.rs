@@ -4,6 +4,7 @@ use abreast::{AnyView, GatherRow, GatherRows, View, ViewMut};
 const STALE: f32 = -77.0;
 
 pub(crate) fn check(draw: &mut Draw<'_>, devices: &Devices) -> arbitrary::Result<()> {
+    let device = devices.joint(draw)?;
     let (count, n) = (draw.upto(5)?, draw.pick(&[0, 1, 2, 31, 512, HUGE])?);
     let mut sources = Vec::new();
     for _ in 0..count {
@@ -23,7 +24,7 @@ pub(crate) fn check(draw: &mut Draw<'_>, devices: &Devices) -> arbitrary::Result
     let shape = [draw.rows(count, Some(n))?, n];
     let mut out = vec![STALE; shape[0] * shape[1]];
     let view = ViewMut::new(&mut out, shape).expect("an output of its shape");
-    let result = devices.joint(draw)?.gather_rows(GatherRows { rows: &rows, out: view.into() });
+    let result = device.gather_rows(GatherRows { rows: &rows, out: view.into() });
     let want = if went_through(result) { sources.concat() } else { vec![STALE; out.len()] };
     assert_bits("gather_rows", &out, &want);
     Ok(())

@@ -49,6 +49,7 @@ impl Inputs {
 }
 
 pub(crate) fn check(draw: &mut Draw<'_>, devices: &Devices) -> arbitrary::Result<()> {
+    let device = devices.joint(draw)?;
     let count = draw.upto(5)?;
     let inputs = Inputs::draw(draw, count)?;
     let mut rows = Vec::new();
@@ -72,7 +73,7 @@ pub(crate) fn check(draw: &mut Draw<'_>, devices: &Devices) -> arbitrary::Result
         })
     };
     let mut joint = vec![STALE; next + 1];
-    let result = call(devices.joint(draw)?, &rows, &mut joint, &mut words.joint);
+    let result = call(device, &rows, &mut joint, &mut words.joint);
     let mut want = vec![STALE; joint.len()];
     if went_through(result) {
         for (e, row) in rows.iter().enumerate() {

@@ -44,7 +44,8 @@ impl Devices {
         let open = |isa, threads| {
             Device::cpu_with(CpuOptions { isa: Some(isa), threads: Some(threads) }).expect("an available CPU")
         };
-        let isas = Isa::ALL.into_iter().filter(|isa| isa.is_available());
+        // The widest first: it is the one that is drawn once the bytes have run out.
+        let isas = Isa::ALL.into_iter().rev().filter(|isa| isa.is_available());
         Devices { joint: isas.map(|isa| open(isa, 2)).collect(), solo: open(Isa::Portable, 1) }
     }
 

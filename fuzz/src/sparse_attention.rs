@@ -4,6 +4,7 @@ use abreast::{AttentionRow, Device, Method, SparseAttention, View, ViewMut, bf16
 const STALE: bf16 = bf16::from_bits(0xabcd);
 
 pub(crate) fn check(draw: &mut Draw<'_>, devices: &Devices) -> arbitrary::Result<()> {
+    let device = devices.joint(draw)?;
     let count = draw.upto(5)?;
     let heads: usize = draw.pick(&[1, 2, 3, 5, 16, 17, 128, 0, 129])?;
     let dim = draw.pick(&[32, 64, 96, 512, 0, 33, HUGE])?;
@@ -53,7 +54,7 @@ pub(crate) fn check(draw: &mut Draw<'_>, devices: &Devices) -> arbitrary::Result
         })
     };
     let mut joint = vec![STALE; outputs * row];
-    let result = call(devices.joint(draw)?, &rows, &mut joint, status.then_some(&mut words.joint[..]));
+    let result = call(device, &rows, &mut joint, status.then_some(&mut words.joint[..]));
     // What the rows should have left: nothing of a refused call, each row's own result else.
     let mut want = vec![STALE; joint.len()];
     if went_through(result) {

@@ -4,6 +4,7 @@ use abreast::{Device, TopK, TopKRow, View, ViewMut};
 const STALE: i32 = -77;
 
 pub(crate) fn check(draw: &mut Draw<'_>, devices: &Devices) -> arbitrary::Result<()> {
+    let device = devices.joint(draw)?;
     let count = draw.upto(5)?;
     let k = draw.pick(&[1, 2, 7, 32, 100, 512, 2048, 0, 2049])?;
     let mut scores = Vec::new();
@@ -27,7 +28,7 @@ pub(crate) fn check(draw: &mut Draw<'_>, devices: &Devices) -> arbitrary::Result
         device.top_k(TopK { k, rows, out: ViewMut::from(out), status: Some(ViewMut::from(status)) })
     };
     let mut joint = vec![STALE; 2 + count * k];
-    let result = call(devices.joint(draw)?, &rows, &mut joint, &mut words.joint);
+    let result = call(device, &rows, &mut joint, &mut words.joint);
     let mut want = vec![STALE; joint.len()];
     if went_through(result) {
         for (e, row) in rows.iter().enumerate() {
