@@ -1,10 +1,12 @@
-//! What the target `arguments` draws and checks: one file per operation, named as in the library.
+//! What the fuzz targets draw and check: for `arguments` one file per operation, named as in the library; for `traces`
+//! the module [`recording`].
 
 mod compress;
 mod convert_state;
 mod draw;
 mod gather_rows;
 mod index_scores;
+pub mod recording;
 mod select_keys;
 mod sparse_attention;
 mod top_k;
