@@ -2,7 +2,8 @@
 # Fuzzes with the stable compiler and without cargo-fuzz; the layout is that of cargo-fuzz, which works too.
 #     tools/fuzz.sh                      builds every target
 #     tools/fuzz.sh TARGET [SECONDS]     builds and runs one, for a minute by default
-# What is found lies in fuzz/artifacts/TARGET; give its path as a third argument to run it alone.
+#     tools/fuzz.sh TARGET 0 FILE        runs what was found: files in fuzz/artifacts/TARGET
+# Further arguments are libFuzzer's.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../fuzz"
 
@@ -16,8 +17,9 @@ cargo build --release --target "$triple"
 
 name=$1
 seconds=${2:-60}
+if [[ $seconds == 0 ]]; then
+    exec "target/$triple/release/$name" "${@:3}"
+fi
 mkdir -p "corpus/$name" "artifacts/$name"
-what=("corpus/$name")
-[[ -n ${3:-} ]] && what=("$3")
 exec "target/$triple/release/$name" -max_total_time="$seconds" -timeout=30 -rss_limit_mb=4096 -max_len=4096 \
-    -artifact_prefix="artifacts/$name/" -print_final_stats=1 "${what[@]}"
+    -artifact_prefix="artifacts/$name/" "${@:3}" "corpus/$name"
