@@ -15,9 +15,11 @@ find_library() {
 }
 
 if [ -z "$(find_library)" ]; then
-    rm -rf "$home"
-    python3 -m venv "$home" >&2
-    "$home/bin/pip" install --quiet --disable-pip-version-check --no-cache-dir "nvidia-cuda-nvrtc==$version" >&2
+    # Installed beside its place: what was interrupted is not taken for whole.
+    rm -rf "$home" "$home.new"
+    python3 -m venv "$home.new" >&2
+    "$home.new/bin/pip" install --quiet --disable-pip-version-check --no-cache-dir "nvidia-cuda-nvrtc==$version" >&2
+    mv "$home.new" "$home"
 fi
 library=$(find_library)
 [ -n "$library" ] || { echo "the package nvidia-cuda-nvrtc==$version has no libnvrtc" >&2; exit 1; }
