@@ -1,0 +1,136 @@
+//! Memory of the card: all of it given back, and none of it left.
+
+use crate::common::{Work, load};
+use crate::{open, run_alone};
+use abreast::conformance::RowBits;
+use abreast::{Buffer, Device, Error, GatherRow, GatherRows, Limits, Result, Step};
+use cudarc::driver::CudaContext;
+
+const MIB: usize = 1 << 20;
+
+#[test]
+fn memory_is_given_back() {
+    run_alone("cuda_process::memory::opens_and_drops");
+}
+
+/// ABREAST_TEST_OPENINGS asks for fewer openings, for slow tools.
+#[test]
+#[ignore = "a process of memory_is_given_back"]
+fn opens_and_drops() {
+    let openings = std::env::var("ABREAST_TEST_OPENINGS").map_or(1000, |n| n.parse().expect("a number"));
+    // Some from nothing: the device's context comes and goes with the handle.
+    (0..5).for_each(open_and_drop);
+    // It stays now, and can be asked.
+    let context = CudaContext::new(0).expect("a context");
+    let used = || {
+        context.synchronize().expect("no fault");
+        let (free, total) = context.mem_get_info().expect("figures");
+        (total - free, resident())
+    };
+    (0..10).for_each(open_and_drop);
+    let before = used();
+    (0..openings).for_each(open_and_drop);
+    let after = used();
+    println!("{openings} openings: (device, host) bytes in use {before:?} before, {after:?} after");
+    assert!(after.0 <= before.0 + 4 * MIB, "the device's memory leaks");
+    assert!(after.1 <= before.1 + 64 * MIB, "the host's memory leaks");
+    context.check_err().expect("an error of something that was freed");
+}
+
+/// Every operation on a handle of its own; every other time all is dropped while the work is queued.
+fn open_and_drop(n: usize) {
+    let device = open();
+    let mut work = load(&device);
+    let large = device.zeros::<u8>(MIB).expect("a buffer");
+    for work in &mut work {
+        if n % 2 == 0 {
+            work.run();
+        } else {
+            work.call().expect("queued");
+        }
+    }
+    drop((work, large));
+}
+
+/// Bytes of this process in the machine's memory.
+fn resident() -> usize {
+    let status = std::fs::read_to_string("/proc/self/status").expect("Linux");
+    let line = status.lines().find(|line| line.starts_with("VmRSS:")).expect("a figure");
+    1024 * line.split_whitespace().nth(1).expect("a figure").parse::<usize>().expect("a figure")
+}
+
+#[test]
+fn a_full_card_is_an_error() {
+    run_alone("cuda_process::memory::fills_the_card");
+}
+
+/// Takes all that there is, down to the last bytes.
+fn fill(device: &Device) -> Vec<Buffer<u8>> {
+    let (mut taken, mut size) = (Vec::new(), 1 << 40);
+    while size > 0 {
+        match device.zeros(size) {
+            Ok(buffer) => taken.push(buffer),
+            Err(Error::OutOfMemory { .. }) => size /= 2,
+            Err(why) => panic!("{why}"),
+        }
+    }
+    taken
+}
+
+fn untouched(work: &Work) {
+    work.loaded.results(&[]).unwrap_or_else(|why| panic!("{}, outputs: {why:?}", work.op));
+}
+
+fn gather(step: &mut Step, (source, out): (&Buffer<f32>, &mut Buffer<f32>)) -> Result<()> {
+    let rows = [GatherRow { source: source.view().into() }];
+    let out = out.shaped_mut([1, 4])?.into();
+    step.run(|calls| calls.gather_rows(GatherRows { rows: &rows, out }))
+}
+
+#[test]
+#[ignore = "a process of a_full_card_is_an_error"]
+fn fills_the_card() {
+    let cpu = Device::cpu().expect("a CPU");
+    let want: Vec<Vec<RowBits>> = load(&cpu).iter_mut().map(Work::run).collect();
+    // One has no memory of its own yet; the other has, but only one of its kernels.
+    let (bare, used, filler) = (open(), open(), open());
+    let (mut on_bare, mut on_used) = (load(&bare), load(&used));
+    assert_eq!(on_used[0].run(), want[0]);
+    on_bare.iter_mut().chain(&mut on_used).for_each(Work::reset);
+    let (source, mut out) = (bare.upload(&[1.0f32; 4]).expect("room"), bare.zeros::<f32>(4).expect("room"));
+    let mut step = bare.step(Limits { rows: 1, width: 1, keys: 1 }).expect("a step");
+
+    for round in 0..2 {
+        let taken = fill(&filler);
+        let refused = |result: &Result<()>| matches!(result, Err(Error::OutOfMemory { .. }));
+        if round == 0 {
+            for work in &mut on_bare {
+                let result = work.call();
+                assert!(refused(&result), "{} on a full card gives {result:?}", work.op);
+                untouched(work);
+            }
+            let result = gather(&mut step, (&source, &mut out));
+            assert!(refused(&result), "a step on a full card gives {result:?}");
+            assert_eq!(out.read().expect("read"), [0.0; 4]);
+        }
+        let mut results = Vec::new();
+        for (work, want) in on_used.iter_mut().zip(&want) {
+            work.reset();
+            let result = work.call();
+            match &result {
+                Ok(()) => assert_eq!(&work.results(), want, "{}", work.op),
+                _ if refused(&result) => untouched(work),
+                Err(why) => panic!("{}: {why}", work.op),
+            }
+            results.push((work.op, result.is_ok()));
+        }
+        println!("{} buffers filled the card; calls that need no more of it: {results:?}", taken.len());
+        drop(taken);
+        filler.synchronize().expect("freed");
+        for (n, want) in want.iter().enumerate() {
+            assert_eq!([&on_bare[n].run(), &on_used[n].run()], [want, want], "{}", on_bare[n].op);
+        }
+        gather(&mut step, (&source, &mut out)).expect("room again");
+        assert_eq!(out.read().expect("read"), [1.0; 4]);
+    }
+}

@@ -1,0 +1,105 @@
+#!/usr/bin/env bash
+# Packs what tests need on a GPU machine that has no Rust, to target/gpu-pack and target/gpu-pack.tar.gz: see docs/gpu-testing.md.
+#     tools/gpu-pack.sh                 the tests, the program, and run.sh
+#     tools/gpu-pack.sh --sanitizer     compute-sanitizer too, from PyPI
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+pack=target/gpu-pack
+most_bytes=$((16 << 20))
+rm -rf "$pack" "$pack.tar.gz"
+mkdir -p "$pack"
+
+# Of cargo's messages, the path of every program that it built.
+executables() {
+    cargo "$@" --locked --message-format=json | sed -n 's/.*"executable":"\([^"]*\)".*/\1/p'
+}
+
+# The symbols stay in target/.
+take() {
+    local program=$1 name=$2 bytes
+    strip --strip-all -o "$pack/$name" "$program"
+    bytes=$(stat --format %s "$pack/$name")
+    echo "$name: $((bytes >> 10)) KiB"
+    [ "$bytes" -lt $most_bytes ] || { echo "$name is not below 16 MiB" >&2; exit 1; }
+}
+
+tests=$(executables test --no-run -p abreast --features cuda --lib --test cuda --test cuda_process)
+for program in $tests; do
+    # cargo appends a hash to the test's name.
+    name=$(basename "$program")
+    take "$program" "test-${name%-*}"
+done
+take "$(executables build --release -p abreast-cli --features cuda --bin abreast)" abreast
+for name in test-abreast test-cuda test-cuda_process abreast; do
+    [ -x "$pack/$name" ] || { echo "$name was not built" >&2; exit 1; }
+done
+
+if [ "${1-}" = --sanitizer ]; then
+    python3 -m venv target/sanitizer
+    target/sanitizer/bin/pip install --quiet --disable-pip-version-check --no-cache-dir --target "$pack/sanitizer" \
+        "nvidia-cuda-sanitizer-api==13.0.*"
+    chmod +x "$pack"/sanitizer/nvidia/cu13/bin/compute-sanitizer
+fi
+
+cat >"$pack/run.sh" <<'RUN'
+#!/usr/bin/env bash
+#     run.sh              every test that needs a GPU, and the program's own checks
+#     run.sh sanitize     compute-sanitizer's four tools
+# Ends with 0 where everything ran and nothing was found: what skips itself counts as a failure.
+set -uo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")"
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+failures=0
+
+# stage STATUS COMMAND...: the command ends with this status, and skips nothing.
+stage() {
+    local want=$1 start=$SECONDS status
+    shift
+    echo "=== $*"
+    "$@" 2>&1 | tee "$log"
+    status=${PIPESTATUS[0]}
+    if [ "$status" != "$want" ] || grep -q SKIPPED "$log"; then
+        echo "=== FAILED with status $status: $*"
+        failures=$((failures + 1))
+    fi
+    echo "=== $((SECONDS - start)) s"
+}
+
+everything() {
+    stage 0 ./abreast info
+    stage 0 ./test-abreast backend::cuda::kernels --nocapture
+    stage 0 ./test-cuda --nocapture
+    stage 0 ./test-cuda_process --nocapture
+    stage 0 ./abreast verify --backend cuda
+    stage 0 ./abreast replay --backend cuda
+}
+
+sanitize() {
+    local program found=9 check
+    for program in sanitizer/nvidia/cu13/bin/compute-sanitizer "$(command -v compute-sanitizer)" /usr/local/cuda/bin/compute-sanitizer; do
+        [ -x "$program" ] && break
+    done
+    [ -x "$program" ] || { echo "no compute-sanitizer" >&2; exit 1; }
+    check=("$program" --error-exitcode "$found")
+    # A read of no memory is planted there: a tool that does not find it finds nothing.
+    stage $found "${check[@]}" --tool memcheck ./test-cuda_process --exact cuda_process::failure::faults --ignored
+    stage 0 "${check[@]}" --tool memcheck --padding 256 --track-stream-ordered-races all ./abreast verify --backend cuda --filter /r7/
+    stage 0 env ABREAST_TEST_OPENINGS=5 "${check[@]}" --tool memcheck --leak-check full \
+        ./test-cuda_process --exact cuda_process::memory::opens_and_drops --ignored
+    for tool in racecheck initcheck synccheck; do
+        stage 0 "${check[@]}" --tool "$tool" ./abreast verify --backend cuda --filter /r7/
+    done
+}
+
+case ${1-everything} in
+everything | sanitize) "${1-everything}" ;;
+*) echo "usage: run.sh [sanitize]" >&2; exit 2 ;;
+esac
+echo "$failures stages failed"
+[ "$failures" = 0 ]
+RUN
+chmod +x "$pack/run.sh"
+tar czf "$pack.tar.gz" -C target gpu-pack
+echo "$pack.tar.gz: $(($(stat --format %s "$pack.tar.gz") >> 10)) KiB"
