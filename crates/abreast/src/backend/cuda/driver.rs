@@ -63,8 +63,14 @@ impl Queue {
     }
 
     /// A driver's error, once and on every later call: after a device fault nothing of the handle works.
+    /// Running out of memory is none.
     pub(super) fn fault(&self, e: DriverError) -> Error {
-        Error::Fault { device: self.id, what: text(e) }
+        match e.0 {
+            sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY => {
+                Error::OutOfMemory { device: self.id, what: "what the driver itself needs", bytes: 0 }
+            }
+            _ => Error::Fault { device: self.id, what: text(e) },
+        }
     }
 
     /// What every call starts with: this thread uses this device. A forked child has no device: the driver does not work there.
@@ -120,7 +126,7 @@ impl Allocation for Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        if self.queue.context.bind_to_thread().is_ok() {
+        if self.queue.enter().is_ok() {
             // SAFETY: allocated in `allocate` on this stream, and freed once. After a device fault there is nothing to free.
             let _ = unsafe { result::free_async(self.address, self.queue.stream.cu_stream()) };
         }

@@ -2,10 +2,10 @@
 
 use super::cache::Cache;
 use super::driver::Queue;
-use super::nvrtc::{Nvrtc, Source};
+use super::nvrtc::{Nvrtc, OPTIONS, Source};
 use crate::dims::{self, exp, status};
 use crate::error::{Error, Result};
-use cudarc::driver::{CudaFunction, CudaModule, DriverError, sys};
+use cudarc::driver::{CudaFunction, CudaModule, sys};
 use cudarc::nvrtc::Ptx;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -111,26 +111,20 @@ impl Kernels {
         let make = || nvrtc.compile(&source, &[]).map(|(code, _)| code).map_err(unavailable);
         let load = |code: &[u8]| {
             let module = queue.context.load_module(Ptx::from_binary(code.to_vec()));
-            module.map_err(|e| match e {
-                DriverError(sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY) => {
-                    Error::OutOfMemory { device: queue.id, what: "a kernel", bytes: code.len() }
-                }
-                e => queue.fault(e),
-            })
+            module.map_err(|e| queue.fault(e))
         };
-        let version = version(nvrtc);
-        self.cache.get_or(&key(&source, &version), make, load)
+        self.cache.get_or(&key(&source, &compiler(nvrtc)), make, load)
     }
 }
 
 /// All that machine code depends on.
-fn key<'a>(source: &Source<'a>, version: &'a [u8]) -> [&'a [u8]; 4] {
-    [source.text.as_bytes(), source.architecture.as_bytes(), version, env!("CARGO_PKG_VERSION").as_bytes()]
+fn key<'a>(source: &Source<'a>, compiler: &'a str) -> [&'a [u8]; 4] {
+    [source.text, source.architecture, compiler, env!("CARGO_PKG_VERSION")].map(str::as_bytes)
 }
 
-fn version(nvrtc: &Nvrtc) -> Vec<u8> {
-    let (major, minor) = nvrtc.version();
-    [major.to_le_bytes(), minor.to_le_bytes()].concat()
+/// The compiler with its version and options.
+fn compiler(nvrtc: &Nvrtc) -> String {
+    format!("{:?} {OPTIONS:?}", nvrtc.version())
 }
 
 /// The most dynamic shared memory of a block; every supported architecture has 99 KiB.
@@ -194,8 +188,8 @@ mod tests {
         let architecture = if own.architecture.starts_with("sm_8") { "sm_90a" } else { "sm_80" };
         // Whole and under this device's name, but for a device that this one does not stand in for.
         let other = nvrtc.compile(&Source { architecture, ..own }, &[]).expect("compiles").0;
-        let version = version(nvrtc);
-        let key = key(&own, &version);
+        let compiler = compiler(nvrtc);
+        let key = key(&own, &compiler);
         kernels.cache.get_or(&key, || Ok::<_, ()>(other.clone()), |_| Ok(())).expect("stored");
         kernels.get(&queue, ("gather_rows", "gather_rows")).expect("a kernel");
         let kept = kernels.cache.get_or(&key, || Err("nothing is kept"), |code| Ok(code.to_vec()));

@@ -39,6 +39,9 @@ pub(super) struct Source<'a> {
 
 const NAMES: [&str; 3] = ["libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"];
 
+/// Every kernel's. No multiplication and addition is fused that the source does not fuse.
+pub(super) const OPTIONS: [&str; 2] = ["--std=c++17", "--fmad=false"];
+
 /// What to do where it is missing.
 pub(super) const HELP: &str = "install it with `pip install nvidia-cuda-nvrtc`, or the CUDA toolkit, or set ABREAST_NVRTC to the \
                                path of libnvrtc.so";
@@ -103,7 +106,7 @@ impl Nvrtc {
         let c = |s: &str| CString::new(s).map_err(|e| e.to_string());
         let (text, name) = (c(source.text)?, c(&format!("{}.cu", source.name))?);
         let architecture = format!("--gpu-architecture={}", source.architecture);
-        let options = [&[architecture.as_str(), "--std=c++17", "--fmad=false"], options].concat();
+        let options = [&[architecture.as_str()], &OPTIONS[..], options].concat();
         let options = options.iter().map(|o| c(o)).collect::<Result<Vec<_>, _>>()?;
         let options: Vec<*const c_char> = options.iter().map(|o| o.as_ptr()).collect();
         let mut program = std::ptr::null_mut();

@@ -21,6 +21,7 @@ struct Block {
     /// Passed when the device has read or written the block.
     copied: CudaEvent,
     context: Arc<CudaContext>,
+    process: u32,
 }
 
 // SAFETY: page-locked memory belongs to no thread; it is reached through `&mut`.
@@ -32,7 +33,7 @@ impl Block {
         let copied = context.new_event(None)?;
         // SAFETY: a plain allocation, owned by the block.
         let memory = unsafe { result::malloc_host(BLOCK, 0) }?;
-        Ok(Block { memory, copied, context: context.clone() })
+        Ok(Block { memory, copied, context: context.clone(), process: std::process::id() })
     }
 
     fn bytes(&mut self, n: usize) -> &mut [u8] {
@@ -43,7 +44,9 @@ impl Block {
 
 impl Drop for Block {
     fn drop(&mut self) {
-        if self.context.bind_to_thread().is_ok() && self.copied.synchronize().is_ok() {
+        // A forked child has no device to free it on.
+        let ours = self.process == std::process::id();
+        if ours && self.context.bind_to_thread().is_ok() && self.copied.synchronize().is_ok() {
             // SAFETY: allocated in `new`, freed once, and the device is done with it.
             let _ = unsafe { result::free_host(self.memory) };
         }
