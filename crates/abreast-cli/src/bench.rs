@@ -2,7 +2,6 @@
 
 mod cases;
 mod ceiling;
-mod data;
 mod inputs;
 mod loops;
 mod machine;
@@ -18,6 +17,7 @@ use cases::Case;
 use ceiling::Ceilings;
 use clap::builder::{PossibleValuesParser, RangedU64ValueParser, TypedValueParser};
 use indicatif::{ProgressBar, ProgressStyle};
+use inputs::Inputs;
 use machine::Machine;
 use past::Past;
 use report::{Record, Report};
@@ -27,7 +27,7 @@ use std::time::Duration;
 /// The numbers of rows of a run that nobody asked for others.
 const ROWS: [usize; 6] = [1, 2, 4, 8, 16, 32];
 /// The most memory for the inputs of one case.
-const MOST_BYTES: usize = 8 << 30;
+const MOST_BYTES: usize = 2 << 30;
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -99,18 +99,16 @@ pub(crate) fn run(args: Args) -> CommandResult {
         // As many requests for few rows as for many, so that a figure does not depend on the others asked for.
         let requests = rows.iter().chain(&default_rows(case)).copied().max().unwrap_or(1);
         bar.set_message(format!("{} {}", case.op(), case.shape()));
-        inputs::open(case, (&device, requests), &mut |call| {
-            for &rows in &rows {
-                let measured =
-                    measure::measure(call, (rows, requests), Duration::from_secs_f64(args.seconds))?;
-                let mut record = Record::new(case, (rows, requests), (&measured, &report.ceilings));
-                record.compare(baseline.as_ref(), &peers);
-                report.results.push(record);
-                bar.inc(1);
-            }
-            Ok(())
-        })
-        .map_err(|e| e.to_string())?;
+        let mut call = Inputs::load(case, (&device, requests)).map_err(|e| e.to_string())?;
+        for rows in rows {
+            let measured =
+                measure::measure(&mut call, (rows, requests), Duration::from_secs_f64(args.seconds));
+            let measured = measured.map_err(|e| e.to_string())?;
+            let mut record = Record::new(case, (rows, requests), (&measured, &report.ceilings));
+            record.compare(baseline.as_ref(), &peers);
+            report.results.push(record);
+            bar.inc(1);
+        }
     }
     bar.finish_and_clear();
     print(&report, args.json)
@@ -129,7 +127,7 @@ fn chosen(args: &Args) -> Result<Vec<(Case, Vec<usize>)>, String> {
         let bytes = rows.iter().max().unwrap_or(&0) * case.request_bytes();
         if bytes > MOST_BYTES {
             let (op, shape, most) = (case.op(), case.shape(), MOST_BYTES / case.request_bytes());
-            return Err(format!("bench: {op} {shape}: rows must be at most {most}, so that 8 GiB hold them"));
+            return Err(format!("bench: {op} {shape}: rows must be at most {most}, so that 2 GiB hold them"));
         }
     }
     Ok(cases)
