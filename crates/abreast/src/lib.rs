@@ -32,7 +32,7 @@ mod step;
 mod view;
 
 pub use backend::cpu::{CpuOptions, Isa};
-pub use device::{Buffer, Device};
+pub use device::{Buffer, Device, Gpu};
 pub use error::{Arg, Error, Result};
 pub use half::{bf16, f16};
 pub use ops::{
