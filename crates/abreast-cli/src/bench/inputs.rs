@@ -7,7 +7,7 @@ use abreast::conformance::case::{
     Loaded, Problem, compress, gather_rows, index_scores, select_keys, sparse_attention, top_k,
 };
 use abreast::dims::{HEAD_DIM, INDEX_DIM, window};
-use abreast::{Cost, Device, Emit, Result, StateLayout};
+use abreast::{Calls, Cost, Device, Emit, Result, StateLayout};
 use std::ops::Range;
 
 const SEED: u64 = 1;
@@ -30,6 +30,14 @@ impl Inputs {
     pub(super) fn load(case: Case, (device, requests): (&Device, usize)) -> Result<Inputs> {
         let loaded = problem(case, requests).load(device)?;
         Ok(Inputs { loaded, requests: (0..requests).collect() })
+    }
+}
+
+impl Inputs {
+    /// Makes a call in a step. Each call of different requests has outputs of its own.
+    pub(super) fn run_in(&mut self, calls: &mut Calls<'_>, requests: Range<usize>) -> Result<()> {
+        let first = requests.start;
+        self.loaded.call_in(calls, (&self.requests[requests], first))
     }
 }
 

@@ -25,6 +25,21 @@ pub(super) struct Measured {
     pub(super) solo: Timing,
     /// Of the joint call.
     pub(super) cost: Cost,
+    pub(super) gpu: Option<OnGpu>,
+}
+
+/// What is known of a call on a GPU beside: its `joint` and `solo` are the device's times with cold inputs.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct OnGpu {
+    /// Bytes that calls touch before inputs come back.
+    pub(super) turn_bytes: usize,
+    /// Whether these are enough for inputs to be in no cache.
+    pub(super) cold: bool,
+    /// The device's time where calls have one set of inputs.
+    pub(super) warm: Timing,
+    /// The host's time until a plain call returns, and until the replay of a step that holds the call does.
+    pub(super) call_host: Timing,
+    pub(super) replay_host: Timing,
 }
 
 /// Times calls of `rows` rows out of `requests`, for about `budget`.
@@ -48,7 +63,7 @@ pub(super) fn measure(
     }
     let joint = summary(joint);
     // A joint call of one row is its solo call.
-    Ok(Measured { joint, solo: if rows > 1 { summary(solo) } else { joint }, cost })
+    Ok(Measured { joint, solo: if rows > 1 { summary(solo) } else { joint }, cost, gpu: None })
 }
 
 struct Sampler<'a, C> {
@@ -101,7 +116,7 @@ impl<C: Call> Sampler<'_, C> {
     }
 }
 
-fn summary(mut samples: Vec<f64>) -> Timing {
+pub(super) fn summary(mut samples: Vec<f64>) -> Timing {
     samples.sort_unstable_by(f64::total_cmp);
     let at = |percent: usize| samples[(samples.len() - 1) * percent / 100];
     Timing { median: at(50), p10: at(10), p90: at(90), samples: samples.len() }
