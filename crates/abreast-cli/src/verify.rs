@@ -116,3 +116,34 @@ fn failure(Failure { case, shape, finding }: &Failure) -> Value {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use abreast::conformance::Difference;
+
+    /// Nothing fails here as long as all is well: the one place that shows what a failure looks like.
+    #[test]
+    fn a_failure_shows_case_row_position_and_both_bit_patterns() {
+        let difference = Difference {
+            against: "alone".into(),
+            row: 3,
+            part: "out",
+            position: 17,
+            digits: 4,
+            got: 0x3f80,
+            want: 0x3f81,
+            note: String::new(),
+        };
+        let case = "sparse_attention/law/r9/s0";
+        let shape = "9 rows, h5/d64";
+        let finding = Finding::Bits(Box::new(difference));
+        let failed = Failure { case: case.into(), shape: shape.into(), finding };
+        assert_eq!(failed.finding.to_string(), "row 3, out[17]: got 0x3f80, alone 0x3f81");
+        assert_eq!(
+            failure(&failed),
+            json!({ "case": case, "shape": shape, "row": 3, "output": "out", "position": 17, "got": "0x3f80",
+                "want": "0x3f81", "against": "alone", "note": "" })
+        );
+    }
+}

@@ -1,10 +1,11 @@
 //! A device: memory, and one method per operation.
 
 use crate::backend::{self, Allocation, Backend};
+use crate::dtype::Element;
 use crate::error::Result;
 use crate::ops::{Compress, ConvertState, GatherRows, IndexScores, Op, SelectKeys, SparseAttention, TopK};
 use crate::step::{Limits, Step};
-use crate::view::{self, DeviceId, Element, View, ViewMut};
+use crate::view::{self, DeviceId, View, ViewMut};
 use crate::{CpuOptions, Kind};
 use std::marker::PhantomData;
 use std::sync::Arc;

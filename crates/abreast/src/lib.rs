@@ -21,18 +21,22 @@
 //! | [`ConvertState`] | a compressor's state in the other layout | yes |
 //! | [`GatherRows`] | rows from many places, side by side | yes |
 
+mod any_view;
 mod backend;
 #[cfg(feature = "conformance")]
 pub mod conformance;
 mod device;
 pub mod dims;
+mod dtype;
 mod error;
 mod ops;
 mod step;
 mod view;
 
+pub use any_view::{AnyView, AnyViewMut};
 pub use backend::cpu::{CpuOptions, Isa};
 pub use device::{Buffer, Device, Gpu};
+pub use dtype::{DType, Element};
 pub use error::{Arg, Error, Result};
 pub use half::{bf16, f16};
 pub use ops::{
@@ -41,4 +45,4 @@ pub use ops::{
     StateLayout, TopK, TopKRow,
 };
 pub use step::{Calls, Limits, Step};
-pub use view::{AnyView, AnyViewMut, DType, DeviceId, Element, Kind, View, ViewMut};
+pub use view::{DeviceId, Kind, View, ViewMut};

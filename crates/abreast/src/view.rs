@@ -3,8 +3,8 @@
 //! A view is contiguous and row-major. [`View`] reads and [`ViewMut`] writes, so the borrow checker is the
 //! hazard list. `from_raw` is the door for foreign memory.
 
+use crate::dtype::Element;
 use crate::error::{Arg, Error, Result};
-use half::{bf16, f16};
 use std::{fmt, marker::PhantomData, ops::Range, ptr::NonNull};
 
 /// Which kind of device holds memory or runs work.
@@ -42,80 +42,6 @@ impl fmt::Display for DeviceId {
         }
     }
 }
-
-/// The element types that views hold.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-#[allow(missing_docs)]
-pub enum DType {
-    Bf16,
-    F16,
-    F32,
-    F64,
-    I8,
-    I16,
-    I32,
-    I64,
-    U8,
-    U16,
-    U32,
-    U64,
-}
-
-impl DType {
-    /// Bytes of one element.
-    pub const fn size(self) -> usize {
-        match self {
-            DType::I8 | DType::U8 => 1,
-            DType::Bf16 | DType::F16 | DType::I16 | DType::U16 => 2,
-            DType::F32 | DType::I32 | DType::U32 => 4,
-            DType::F64 | DType::I64 | DType::U64 => 8,
-        }
-    }
-}
-
-impl fmt::Display for DType {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            DType::Bf16 => "bf16",
-            DType::F16 => "f16",
-            DType::F32 => "f32",
-            DType::F64 => "f64",
-            DType::I8 => "i8",
-            DType::I16 => "i16",
-            DType::I32 => "i32",
-            DType::I64 => "i64",
-            DType::U8 => "u8",
-            DType::U16 => "u16",
-            DType::U32 => "u32",
-            DType::U64 => "u64",
-        })
-    }
-}
-
-/// A Rust type that a view can hold: plain bits, any pattern valid.
-pub trait Element: bytemuck::Pod + Send + Sync {
-    /// Its name among element types.
-    const DTYPE: DType;
-}
-
-macro_rules! elements {
-    ($($t:ty = $d:ident),*) => { $(impl Element for $t { const DTYPE: DType = DType::$d; })* };
-}
-elements!(
-    bf16 = Bf16,
-    f16 = F16,
-    f32 = F32,
-    f64 = F64,
-    i8 = I8,
-    i16 = I16,
-    i32 = I32,
-    i64 = I64,
-    u8 = U8,
-    u16 = U16,
-    u32 = U32,
-    u64 = U64
-);
 
 /// The product of `shape`, or an error where it does not fit the address space.
 pub(crate) fn elements<const N: usize>(shape: [usize; N], size: usize) -> Result<usize> {
@@ -298,7 +224,12 @@ impl<'a, T: Element, const N: usize> ViewMut<'a, T, N> {
 
 macro_rules! common {
     ($view:ident) => {
-        impl<T, const N: usize> $view<'_, T, N> {
+        impl<'a, T, const N: usize> $view<'a, T, N> {
+            /// The same memory, byte by byte.
+            pub(crate) fn into_bytes(self) -> $view<'a, u8, 1> {
+                let shape = [self.len() * size_of::<T>()];
+                $view { ptr: self.ptr.cast(), shape, device: self.device, life: PhantomData }
+            }
             /// Elements along each dimension.
             pub fn shape(&self) -> [usize; N] {
                 self.shape
@@ -356,79 +287,5 @@ impl<'a, T: Element> From<&'a mut [T]> for ViewMut<'a, T, 1> {
     fn from(data: &'a mut [T]) -> Self {
         let shape = [data.len()];
         ViewMut { ptr: NonNull::from(data).cast(), shape, device: DeviceId::CPU, life: PhantomData }
-    }
-}
-
-/// A view whose element type is a value: for operations that take any.
-#[derive(Debug, Clone, Copy)]
-pub struct AnyView<'a, const N: usize> {
-    bytes: View<'a, u8, 1>,
-    shape: [usize; N],
-    dtype: DType,
-}
-
-/// A [`ViewMut`] whose element type is a value.
-#[derive(Debug)]
-pub struct AnyViewMut<'a, const N: usize> {
-    bytes: ViewMut<'a, u8, 1>,
-    shape: [usize; N],
-    dtype: DType,
-}
-
-impl<'a, T: Element, const N: usize> From<View<'a, T, N>> for AnyView<'a, N> {
-    fn from(v: View<'a, T, N>) -> Self {
-        let bytes = View {
-            ptr: v.ptr.cast(),
-            shape: [v.len() * size_of::<T>()],
-            device: v.device,
-            life: PhantomData,
-        };
-        AnyView { bytes, shape: v.shape, dtype: T::DTYPE }
-    }
-}
-impl<'a, T: Element, const N: usize> From<ViewMut<'a, T, N>> for AnyViewMut<'a, N> {
-    fn from(v: ViewMut<'a, T, N>) -> Self {
-        let bytes = ViewMut {
-            ptr: v.ptr.cast(),
-            shape: [v.len() * size_of::<T>()],
-            device: v.device,
-            life: PhantomData,
-        };
-        AnyViewMut { bytes, shape: v.shape, dtype: T::DTYPE }
-    }
-}
-
-macro_rules! common_any {
-    ($any:ident, $view:ident) => {
-        impl<'a, const N: usize> $any<'a, N> {
-            /// Elements along each dimension.
-            pub fn shape(&self) -> [usize; N] {
-                self.shape
-            }
-            /// The element type.
-            pub fn dtype(&self) -> DType {
-                self.dtype
-            }
-            /// The device whose memory this is.
-            pub fn device(&self) -> DeviceId {
-                self.bytes.device()
-            }
-            /// Address of the first byte, on the view's device.
-            pub fn as_ptr(&self) -> *const u8 {
-                self.bytes.as_ptr()
-            }
-            pub(crate) fn span(&self) -> Range<usize> {
-                self.bytes.span()
-            }
-        }
-    };
-}
-common_any!(AnyView, View);
-common_any!(AnyViewMut, ViewMut);
-
-impl<const N: usize> AnyViewMut<'_, N> {
-    /// Address of the first byte, on the view's device.
-    pub fn as_mut_ptr(&mut self) -> *mut u8 {
-        self.bytes.as_mut_ptr()
     }
 }

@@ -33,3 +33,89 @@ fn replayed_steps_have_the_bits_of_the_cpu() {
     let mut called = Decoder::new(&cpu, 5, false).expect("a decoder");
     assert_eq!(replayed.run(200).expect("steps"), called.run(200).expect("steps"));
 }
+
+// What takes minutes, or the whole card: `--include-ignored`.
+
+/// Queues large calls on a stream of its own until told to stop.
+fn busy(stop: &std::sync::atomic::AtomicBool) {
+    let gpu = Device::open(Kind::Cuda).expect("a second handle");
+    let source = gpu.zeros::<f32>(1 << 24).expect("memory");
+    let mut out = gpu.zeros::<f32>(1 << 24).expect("memory");
+    while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+        for _ in 0..20 {
+            let rows = [abreast::GatherRow { source: source.view().into() }];
+            let out = out.shaped_mut([1, 1 << 24]).expect("a shape").into();
+            gpu.gather_rows(abreast::GatherRows { rows: &rows, out }).expect("a copy");
+        }
+        gpu.synchronize().expect("no fault");
+    }
+}
+
+#[test]
+#[ignore = "needs a GPU to itself for a while"]
+fn repeats_have_the_same_bits() {
+    let Some(gpu) = gpu() else { return };
+    let first = conformance::digest(&gpu).expect("digests");
+    let repeat = |times: usize| {
+        for n in 0..times {
+            assert_eq!(conformance::digest(&gpu).expect("digests"), first, "repeat {n}");
+        }
+    };
+    repeat(250);
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| busy(&stop));
+        repeat(250);
+        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+    });
+}
+
+#[test]
+#[ignore = "needs a GPU to itself for a while"]
+fn streams_do_not_mix() {
+    if gpu().is_none() {
+        return;
+    }
+    let decode = |device: &Device, seed: u64, recorded: bool| {
+        Decoder::new(device, seed, recorded).and_then(|mut d| d.run(2_000)).expect("steps")
+    };
+    let cpu = Device::cpu().expect("a CPU");
+    std::thread::scope(|scope| {
+        for seed in 0..8 {
+            let (cpu, decode) = (&cpu, &decode);
+            scope.spawn(move || {
+                let gpu = Device::open(Kind::Cuda).expect("a handle");
+                assert_eq!(decode(&gpu, seed, seed % 2 == 0), decode(cpu, seed, false), "stream {seed}");
+            });
+        }
+    });
+}
+
+#[test]
+#[ignore = "needs a GPU to itself for a while"]
+fn one_handle_on_eight_threads() {
+    let Some(gpu) = gpu() else { return };
+    let cpu = Device::cpu().expect("a CPU");
+    std::thread::scope(|scope| {
+        for seed in 0..8 {
+            let (gpu, cpu) = (&gpu, &cpu);
+            scope.spawn(move || {
+                let run =
+                    |device: &Device| Decoder::new(device, seed, seed % 2 == 1).and_then(|mut d| d.run(500));
+                assert_eq!(run(gpu).expect("steps"), run(cpu).expect("steps"), "thread {seed}");
+            });
+        }
+    });
+}
+
+#[test]
+#[ignore = "needs a GPU to itself for a while"]
+fn soak() {
+    let Some(gpu) = gpu() else { return };
+    let cpu = Device::cpu().expect("a CPU");
+    let mut replayed = Decoder::new(&gpu, 9, true).expect("a decoder");
+    let mut called = Decoder::new(&cpu, 9, false).expect("a decoder");
+    for round in 0..100 {
+        assert_eq!(replayed.run(1_000).expect("steps"), called.run(1_000).expect("steps"), "round {round}");
+    }
+}

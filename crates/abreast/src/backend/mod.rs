@@ -85,3 +85,33 @@ pub(crate) fn open(kind: Kind) -> Result<Arc<dyn Backend>> {
 pub(crate) fn open_cpu(options: cpu::CpuOptions) -> Result<Arc<dyn Backend>> {
     Ok(Arc::new(cpu::Cpu::open(options)?))
 }
+
+/// A step where nothing is gained by recording: every operation runs as it comes.
+pub(crate) struct Immediate<T>(pub(crate) Arc<T>);
+
+macro_rules! immediate {
+    ($($name:ident($op:ty))*) => {
+        impl<T: Run> Run for Immediate<T> {
+            $(fn $name(&self, op: Checked<$op>) -> Result<()> {
+                self.0.$name(op)
+            })*
+        }
+    };
+}
+immediate! {
+    sparse_attention(SparseAttention<'_>)
+    index_scores(IndexScores<'_>)
+    top_k(TopK<'_>)
+    select_keys(SelectKeys<'_>)
+    compress(Compress<'_, '_>)
+    convert_state(ConvertState<'_, '_>)
+    gather_rows(GatherRows<'_>)
+}
+
+impl<T: Run + Send + Sync> Recording for Immediate<T> {
+    fn start(&mut self) {}
+
+    fn submit(&mut self) -> Result<()> {
+        Ok(())
+    }
+}

@@ -1,6 +1,6 @@
 //! Results as bits, and what is said about the first that is wrong.
 
-use super::oracle::{Expected, Want};
+use super::oracle::{Expected, MOST_INEXACT, Want};
 use crate::{DType, Element, Error, bf16, f16};
 use std::fmt;
 
@@ -209,29 +209,27 @@ pub(super) fn matches(row: usize, got: &RowBits, want: &[Expected]) -> Verdict {
                 return Err(difference(against, (part, position), wrong));
             }
         }
-        if let Some((chunk, most)) = expected.inexact {
-            for start in (0..part.len()).step_by(chunk) {
-                count_inexact(against, part, (expected, start..start + chunk, most))?;
-            }
+        for range in &expected.exact {
+            count_inexact(against, part, (expected, range.clone()))?;
         }
     }
     Ok(())
 }
 
-/// At most so many elements of a range differ from the oracle's value, correctly rounded.
+/// At most a few elements of a range differ from the oracle's value, correctly rounded.
 fn count_inexact(
     against: (usize, &str),
     part: &Part,
-    (expected, range, most): (&Expected, std::ops::Range<usize>, usize),
+    (expected, range): (&Expected, std::ops::Range<usize>),
 ) -> Verdict {
     let exact = |i: usize| match expected.wants[i] {
         Want::Near { value, .. } => rounded(part.dtype, value),
         _ => part.bits(i),
     };
-    match range.filter(|&i| part.bits(i) != exact(i)).nth(most) {
+    match range.filter(|&i| part.bits(i) != exact(i)).nth(MOST_INEXACT) {
         None => Ok(()),
         Some(i) => {
-            let note = format!(" (more than {most} such in one row)");
+            let note = format!(" (more than {MOST_INEXACT} such in one row)");
             Err(difference(against, (part, i), (exact(i), note)))
         }
     }

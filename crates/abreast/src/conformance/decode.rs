@@ -27,11 +27,11 @@ const STATE_ROWS: usize = 8;
 
 pub(super) fn cases() -> Vec<Case> {
     let case = |(name, steps): (&str, usize)| {
-        Case::new(format!("step/replay/{name}"), move |lab| same_both_ways(lab.device, steps))
+        Case::new(format!("steps/replay/{name}"), move |lab| same_both_ways(lab.device, steps))
     };
     let mut cases: Vec<Case> = [("s30", 30), ("s200", 200)].into_iter().map(case).collect();
-    cases.push(Case::new("step/replay/limits".into(), limits));
-    cases.push(Case::new("step/replay/timed".into(), timed));
+    cases.push(Case::new("steps/replay/limits".into(), limits));
+    cases.push(Case::new("steps/replay/timed".into(), timed));
     cases
 }
 

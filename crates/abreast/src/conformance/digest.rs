@@ -1,10 +1,11 @@
 //! Golden bits: a fixed set of problems per operation, and one number for all that they give.
 
 use super::bits::Finding;
-use super::case::{Problem, Rng, compress, index_scores, sparse_attention};
+use super::case::{Problem, Rng, compress, convert_state, gather_rows};
+use super::case::{index_scores, select_keys, sparse_attention, top_k};
 use super::lab::{Counts, Lab};
 use super::shapes::{Draw, OPS};
-use crate::{Compress, Device, Emit, IndexScores, Op, SparseAttention};
+use crate::{Compress, ConvertState, Device, Emit, IndexScores, Op, SelectKeys, SparseAttention, TopK};
 
 /// Every operation with the digest of its results: the same on every device that computes the reference order.
 pub fn digest(device: &Device) -> Result<Vec<(&'static str, u64)>, Finding> {
@@ -26,7 +27,7 @@ fn operation(lab: &mut Lab<'_>, op: &'static str) -> Result<u64, Finding> {
     Ok(hash)
 }
 
-/// Odd shapes, with good data and bad, and one of the model's.
+/// Odd shapes, with good data and bad, and some so large that they are worth several threads.
 fn problems(op: &'static str) -> Vec<Box<dyn Problem>> {
     let mut problems: Vec<Box<dyn Problem>> = Vec::new();
     for seed in 0..12 {
@@ -37,23 +38,27 @@ fn problems(op: &'static str) -> Vec<Box<dyn Problem>> {
         }
         problems.push(problem);
     }
-    match op {
+    let keys = [1399, 77].map(|start_pos| index_scores::RowShape { start_pos, spare: 3 }).to_vec();
+    let scores = index_scores::Shape { heads: 64, dim: 128, ratio: 4, rows: keys };
+    problems.push(match op {
         SparseAttention::NAME => {
             let rows = [(300, 131), (40, 17)];
             let rows = rows.map(|(kv_len, width)| sparse_attention::RowShape { kv_len, width }).to_vec();
-            problems.push(Box::new(sparse_attention::Shape { heads: 64, dim: 512, rows }.generate(1)));
+            Box::new(sparse_attention::Shape { heads: 64, dim: 512, rows }.generate(1))
         }
-        IndexScores::NAME => {
-            let rows = [1399, 77].map(|start_pos| index_scores::RowShape { start_pos, spare: 3 }).to_vec();
-            problems.push(Box::new(index_scores::Shape { heads: 64, dim: 128, ratio: 4, rows }.generate(2)));
-        }
+        IndexScores::NAME => Box::new(scores.generate(2)),
+        SelectKeys::NAME => Box::new(select_keys::Shape { scores, k: 512 }.generate(3)),
+        TopK::NAME => Box::new(top_k::Shape { k: 2048, rows: vec![65_536, 1, 9999] }.generate(4)),
         Compress::NAME => {
-            for (ratio, dim, emit) in [(4, 512, Emit::EveryToken), (128, 512, Emit::Blocks)] {
-                let rows = vec![compress::RowShape { start_pos: 126, tokens: 9 }];
-                problems.push(Box::new(compress::Shape { ratio, dim, ring: None, emit, rows }.generate(3)));
-            }
+            let rows = [126, 0, 1000].map(|start_pos| compress::RowShape { start_pos, tokens: 9 }).to_vec();
+            let (dim, ring, emit) = (512, Some(11), Emit::EveryToken);
+            Box::new(compress::Shape { ratio: 4, dim, ring, emit, rows }.generate(5))
         }
-        _ => {}
-    }
+        ConvertState::NAME => {
+            let (from, rows) = (Some(131), vec![500, 77]);
+            Box::new(convert_state::Shape { ratio: 128, dim: 256, from, to: None, rows }.generate(6))
+        }
+        _ => Box::new(gather_rows::Shape { n: 30_000, rows: 5 }.generate::<f32>(7)),
+    });
     problems
 }

@@ -40,13 +40,11 @@ pub(super) fn cases() -> Vec<Case> {
     cases
 }
 
+/// An operation's name, its good data, and what may be done to them.
+type Table<D> = (&'static str, fn() -> D, Vec<Damage<D>>);
 type Check<D> = fn(&mut Lab<'_>, D, &Damage<D>) -> Verdict;
 
-fn table<D: 'static>(
-    cases: &mut Vec<Case>,
-    (op, data, damages): (&str, fn() -> D, Vec<Damage<D>>),
-    check: Check<D>,
-) {
+fn table<D: 'static>(cases: &mut Vec<Case>, (op, data, damages): Table<D>, check: Check<D>) {
     for damage in damages {
         let name = format!("{op}/fail_closed/{}", damage.name);
         cases.push(Case::new(name, move |lab| check(lab, data(), &damage)));
@@ -179,6 +177,12 @@ fn attention() -> Vec<Damage<sparse_attention::Data>> {
         all("query_and_sink", NONFINITE_QUERY | NONFINITE_SINK, |d: &mut D| {
             q(d, 0)[4] = NAN;
             sink(d, 3, f32::NAN);
+        }),
+        all("sink_beside_an_overflow", NONFINITE_SINK, |d: &mut D| {
+            // Only a head whose inputs are all finite overflows.
+            sink(d, 1, f32::NAN);
+            q(d, 1).fill(bf16::MAX);
+            (0..64).for_each(|f| *kv(d, 6, f) = bf16::from_f32(4.0));
         }),
         own("leading_slots_skipped", 0, |d: &mut D| {
             let list = &mut d.rows[ROW].indices;

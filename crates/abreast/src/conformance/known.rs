@@ -41,6 +41,7 @@ pub(super) fn cases() -> Vec<Case> {
     add(IndexScores::NAME, "causal_count".into(), Box::new(causal_count));
     add(SelectKeys::NAME, "padding_beats_real_keys".into(), Box::new(low_scores));
     add(Compress::NAME, "state_by_row".into(), Box::new(state_by_row));
+    add(Compress::NAME, "epsilon_dominates".into(), Box::new(epsilon_dominates));
     cases
 }
 
@@ -73,8 +74,8 @@ fn split_plan(lab: &mut Lab<'_>, width: usize) -> Verdict {
     let row = |r| sparse_attention::RowShape { kv_len: 3000, width: if r == 11 { width } else { r } };
     let data = sparse_attention::Shape { heads: 3, dim: 512, rows: (0..33).map(row).collect() }.generate(20);
     let mut loaded = data.load(lab.device)?;
-    let joint = lab.run(&mut *loaded, &[(0..33).collect()], 0x5a)?;
-    let alone = lab.run(&mut *loaded, &[vec![11]], 0xa5)?;
+    let joint = lab.run(&mut *loaded, &[&(0..33).collect::<Vec<_>>()], 0x5a)?;
+    let alone = lab.run(&mut *loaded, &[&[11]], 0xa5)?;
     lab.same(&joint, &alone, "alone")?;
     lab.oracle(&data, &joint, [0, 1, 11, 32])
 }
@@ -98,8 +99,9 @@ fn odd_padding(lab: &mut Lab<'_>) -> Verdict {
     };
     let data = sparse_attention::Shape { heads: 2, dim: 32, rows: (0..352).map(row).collect() }.generate(23);
     let mut loaded = data.load(lab.device)?;
-    let padded = lab.run(&mut *loaded, &[rng.permutation(352)], 0x5a)?;
-    let real = lab.run(&mut *loaded, &[(0..352).filter(|r| r % 35 != 34).collect()], 0xa5)?;
+    let padded = lab.run(&mut *loaded, &[&rng.permutation(352)], 0x5a)?;
+    let real: Vec<usize> = (0..352).filter(|r| r % 35 != 34).collect();
+    let real = lab.run(&mut *loaded, &[&real], 0xa5)?;
     lab.same(&padded, &real, "without padding")?;
     lab.oracle(&data, &padded, 0..352)
 }
@@ -187,6 +189,9 @@ fn causal_count(lab: &mut Lab<'_>) -> Verdict {
             index_scores::Shape { heads: 2, dim: 32, ratio, rows: (0..300).step_by(7).map(row).collect() }
                 .generate(29);
         let all: Vec<usize> = (0..data.rows()).collect();
+        // A place between the rows' scores, where one score too many would show.
+        data.rows.iter_mut().enumerate().for_each(|(r, row)| row.out += r);
+        data.outputs += data.rows.len();
         data.poison(&all, &mut Rng::new(30));
         let results = lab.joint(&data)?;
         lab.oracle(&data, &results, all)?;
@@ -216,6 +221,16 @@ fn low_scores(lab: &mut Lab<'_>) -> Verdict {
         }
     }
     Ok(())
+}
+
+/// Values so small that their mean square is nothing beside epsilon.
+fn epsilon_dominates(lab: &mut Lab<'_>) -> Verdict {
+    let rows = vec![compress::RowShape { start_pos: 0, tokens: 13 }; 2];
+    let shape = compress::Shape { ratio: 4, dim: 64, ring: None, emit: Emit::EveryToken, rows };
+    let mut data = shape.generate(34);
+    data.rows.iter_mut().flat_map(|row| &mut row.kv).for_each(|x| *x *= 1e-4);
+    let results = lab.joint(&data)?;
+    lab.oracle(&data, &results, 0..2)
 }
 
 /// Requests keep their states while their places in the dispatch change from step to step.

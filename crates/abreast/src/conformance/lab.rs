@@ -54,7 +54,7 @@ impl Lab<'_> {
     pub(super) fn run(
         &mut self,
         loaded: &mut dyn Loaded,
-        chunks: &[Vec<usize>],
+        chunks: &[&[usize]],
         fill: u8,
     ) -> Result<Results, Finding> {
         loaded.reset(fill)?;
@@ -77,7 +77,8 @@ impl Lab<'_> {
     /// All rows of a problem in one dispatch.
     pub(super) fn joint(&mut self, problem: &dyn Problem) -> Result<Results, Finding> {
         let mut loaded = problem.load(self.device)?;
-        self.run(&mut *loaded, &[(0..problem.rows()).collect()], 0x5a)
+        let all: Vec<usize> = (0..problem.rows()).collect();
+        self.run(&mut *loaded, &[&all], 0x5a)
     }
 
     /// Compares all rows that both have; `against` says what `want` is.
@@ -90,6 +91,16 @@ impl Lab<'_> {
         }
         self.counts.compared += rows;
         Ok(rows)
+    }
+
+    /// See [`check`].
+    pub(super) fn check(&mut self, problem: &dyn Problem) -> Verdict {
+        let mut loaded = problem.load(self.device)?;
+        let all: Vec<usize> = (0..problem.rows()).collect();
+        let joint = self.run(&mut *loaded, &[&all], 0x5a)?;
+        let solo = self.run(&mut *loaded, &all.chunks(1).collect::<Vec<_>>(), 0xa5)?;
+        self.counts.rows += self.same(&joint, &solo, "alone")?;
+        self.oracle(problem, &joint, all)
     }
 
     /// Compares some rows with the oracle.
@@ -105,6 +116,14 @@ impl Lab<'_> {
         }
         Ok(())
     }
+}
+
+/// Whether every row of a problem has the bits in a joint call that it has alone, and those that the oracle expects,
+/// with all red zones whole.
+pub fn check(device: &Device, problem: &dyn Problem) -> Result<Counts, Finding> {
+    let mut lab = Lab { device, counts: Counts::default(), shape: String::new() };
+    lab.check(problem)?;
+    Ok(lab.counts)
 }
 
 impl Results {

@@ -51,21 +51,21 @@ fn law(lab: &mut Lab<'_>, draw: Draw) -> Verdict {
     let mut loaded = problem.load(lab.device)?;
     let loaded = &mut *loaded;
 
-    let solo: Vec<Vec<usize>> = all.iter().map(|&r| vec![r]).collect();
+    let solo: Vec<&[usize]> = all.chunks(1).collect();
     let solo = lab.run(loaded, &solo, 0x5a)?;
-    let joint = lab.run(loaded, &[all], 0xa5)?;
+    let joint = lab.run(loaded, &[&all], 0xa5)?;
     lab.counts.rows += lab.same(&joint, &solo, "alone")?;
 
     let order = rng.permutation(n);
-    let permuted = lab.run(loaded, &[order], 0x00)?;
+    let permuted = lab.run(loaded, &[&order], 0x00)?;
     lab.same(&permuted, &solo, "in order")?;
 
-    let split = split(rng.permutation(n), rng);
-    let split = lab.run(loaded, &split, 0xff)?;
+    let order = rng.permutation(n);
+    let split = lab.run(loaded, &split(&order, rng), 0xff)?;
     lab.same(&split, &solo, "alone")?;
 
     let some: Vec<usize> = rng.permutation(n).into_iter().take(n.div_ceil(2)).collect();
-    let subset = lab.run(loaded, &[some.clone()], 0x3c)?;
+    let subset = lab.run(loaded, &[&some], 0x3c)?;
     lab.same(&subset, &solo, "alone")?;
 
     let checked = rng.permutation(n);
@@ -73,7 +73,7 @@ fn law(lab: &mut Lab<'_>, draw: Draw) -> Verdict {
 
     problem.poison(&some, rng);
     let mut loaded = problem.load(lab.device)?;
-    let poisoned = lab.run(&mut *loaded, &[rng.permutation(n)], 0x77)?;
+    let poisoned = lab.run(&mut *loaded, &[&rng.permutation(n)], 0x77)?;
     for &row in &some {
         super::bits::same(row, "without poison", poisoned.row(row), solo.row(row))?;
     }
@@ -82,13 +82,12 @@ fn law(lab: &mut Lab<'_>, draw: Draw) -> Verdict {
 }
 
 /// Cuts a list at random places.
-fn split(list: Vec<usize>, rng: &mut Rng) -> Vec<Vec<usize>> {
-    let mut chunks = vec![vec![]];
-    for row in list {
-        if rng.one_in(3) {
-            chunks.push(vec![]);
-        }
-        chunks.last_mut().expect("never empty").push(row);
+fn split<'l>(mut list: &'l [usize], rng: &mut Rng) -> Vec<&'l [usize]> {
+    let mut chunks = Vec::new();
+    while !list.is_empty() {
+        let (chunk, rest) = list.split_at(1 + rng.below(list.len().min(7)));
+        chunks.push(chunk);
+        list = rest;
     }
     chunks
 }
@@ -99,9 +98,9 @@ fn repeat(lab: &mut Lab<'_>, draw: Draw, times: usize) -> Verdict {
     lab.shape = shape;
     let mut loaded = problem.load(lab.device)?;
     let all: Vec<usize> = (0..problem.rows()).collect();
-    let first = lab.run(&mut *loaded, &[all.clone()], 0x5a)?;
+    let first = lab.run(&mut *loaded, &[&all], 0x5a)?;
     for time in 1..times {
-        let again = lab.run(&mut *loaded, &[all.clone()], time as u8)?;
+        let again = lab.run(&mut *loaded, &[&all], time as u8)?;
         lab.same(&again, &first, "the first time")?;
         lab.counts.repeats += 1;
     }
@@ -110,16 +109,16 @@ fn repeat(lab: &mut Lab<'_>, draw: Draw, times: usize) -> Verdict {
 
 /// Larger calls full of NaN leave nothing behind.
 fn scratch(lab: &mut Lab<'_>, draw: Draw) -> Verdict {
-    let (shape, problem) = draw.make();
+    let (shape, problem) = Draw { work: draw.work / 64, ..draw }.make();
     lab.shape = shape;
     let mut loaded = problem.load(lab.device)?;
     let all: Vec<usize> = (0..problem.rows()).collect();
-    let before = lab.run(&mut *loaded, &[all.clone()], 0x5a)?;
+    let before = lab.run(&mut *loaded, &[&all], 0x5a)?;
     for op in OPS {
         let (_, mut hostile) = Draw { op, rows: 23, seed: 903, work: 4 * draw.work }.make();
         hostile.poison(&[], &mut Rng::new(904));
         lab.joint(&*hostile)?;
-        let after = lab.run(&mut *loaded, &[all.clone()], 0xa5)?;
+        let after = lab.run(&mut *loaded, &[&all], 0xa5)?;
         lab.same(&after, &before, "before a hostile call")?;
     }
     Ok(())
@@ -130,6 +129,6 @@ fn no_rows(lab: &mut Lab<'_>, draw: Draw) -> Verdict {
     let (shape, problem) = draw.make();
     lab.shape = shape;
     let mut loaded = problem.load(lab.device)?;
-    lab.run(&mut *loaded, &[vec![]], 0x5a)?;
+    lab.run(&mut *loaded, &[&[]], 0x5a)?;
     Ok(())
 }

@@ -16,6 +16,8 @@ mod arena;
 mod bits;
 pub mod case;
 mod decode;
+#[cfg(test)]
+mod defects;
 mod digest;
 mod errors;
 mod fail_closed;
@@ -23,16 +25,18 @@ mod hostile;
 mod known;
 mod lab;
 mod law;
+mod memory;
 mod oracle;
 mod runs;
 mod shapes;
+mod steps;
 mod suite;
 mod ties;
 
 pub use bits::{Difference, Fault, Finding, Part, RowBits};
 pub use decode::Decoder;
 pub use digest::digest;
-pub use lab::Counts;
+pub use lab::{Counts, check};
 pub use oracle::{Expected, Want};
 pub use suite::{Depth, Failure, Group, Options, Progress, Report, cases, run};
 

@@ -200,8 +200,7 @@ fn emit(lab: &mut Lab<'_>, model: (u32, usize)) -> Verdict {
         for row in 0..every.rows() {
             let mut all = want.row(row).clone();
             let bytes = 2 * every.dim;
-            let ends =
-                |token: &usize| (every.rows[row].start_pos as u64 + *token as u64 + 1) % model.0 as u64 == 0;
+            let ends = |token: &usize| (every.rows[row].start_pos + *token as u32) % model.0 + 1 == model.0;
             let out = &want.row(row)[0].bytes;
             let at = |token: usize| &out[token * bytes..(token + 1) * bytes];
             all[0].bytes = (0..every.tokens(row)).filter(ends).flat_map(at).copied().collect();

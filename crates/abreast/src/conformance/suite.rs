@@ -3,7 +3,7 @@
 use super::bits::{Finding, Verdict};
 use super::lab::{Counts, Lab};
 use super::shapes::OPS;
-use super::{decode, errors, fail_closed, hostile, known, law, runs, ties};
+use super::{decode, errors, fail_closed, hostile, known, law, memory, runs, steps, ties};
 use crate::Device;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -128,6 +128,8 @@ fn list(options: &Options) -> Vec<Case> {
     cases.extend(runs::cases());
     cases.extend(known::cases());
     cases.extend(hostile::cases(options.depth));
+    cases.extend(memory::cases());
+    cases.extend(steps::cases(options.depth));
     cases.extend(decode::cases());
     // Operation by operation; within one, the groups in the order above.
     cases.sort_by_key(|case| OPS.iter().position(|op| case.name.starts_with(op)).unwrap_or(OPS.len()));

@@ -2,8 +2,9 @@
 
 use super::check::Check;
 use super::{Cost, Op};
+use crate::any_view::{AnyView, AnyViewMut};
 use crate::error::Result;
-use crate::view::{AnyView, AnyViewMut, DeviceId};
+use crate::view::DeviceId;
 
 /// Copies `rows[r].source` to row `r` of `out`, bit for bit, in one dispatch; any element type.
 ///

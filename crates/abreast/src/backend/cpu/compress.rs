@@ -11,7 +11,10 @@ use crate::ops::{Checked, Compress, Emit, Op, StateLayout};
 use half::bf16;
 
 pub(super) fn launch(cpu: &Cpu, mut op: Checked<Compress<'_, '_>>) -> Result<()> {
-    let words = StatusWords::start(op.status.as_mut());
+    let words = StatusWords::of(op.status.as_mut());
+    if op.rows.is_empty() {
+        return Ok(());
+    }
     let out = Shared(op.out.as_mut_ptr());
     let [_, d] = op.out.shape();
     let (n, rows) = (op.rows.len(), Shared(op.rows.as_mut_ptr()));
@@ -26,7 +29,9 @@ pub(super) fn launch(cpu: &Cpu, mut op: Checked<Compress<'_, '_>>) -> Result<()>
         epsilon: op.epsilon,
     };
     let pool = &pool;
-    cpu.for_each(Work { parts: n, scratch: d * size_of::<f32>(), cost: op.cost() }, |task| {
+    let prepared = cpu.prepare(Work { parts: n, scratch: d * size_of::<f32>(), cost: op.cost() })?;
+    words.clear();
+    prepared.run(|task| {
         // SAFETY: every task has an entry of its own.
         let row = unsafe { &mut *rows.at(task.part) };
         let state = State {
@@ -50,7 +55,8 @@ pub(super) fn launch(cpu: &Cpu, mut op: Checked<Compress<'_, '_>>) -> Result<()>
         };
         cpu.isa.run(tokens);
         words.add(task.part, found);
-    })
+    });
+    Ok(())
 }
 
 /// What all rows of a call share.

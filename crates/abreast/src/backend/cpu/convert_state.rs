@@ -11,7 +11,8 @@ pub(super) fn launch(cpu: &Cpu, mut op: Checked<ConvertState<'_, '_>>) -> Result
         .map(|row| (Shared(row.kv_to.as_mut_ptr()), Shared(row.score_to.as_mut_ptr())))
         .collect();
     let op = &*op;
-    cpu.for_each(Work { parts: targets.len(), scratch: 0, cost: op.cost() }, |task| {
+    let prepared = cpu.prepare(Work { parts: targets.len(), scratch: 0, cost: op.cost() })?;
+    prepared.run(|task| {
         let (e, row) = (task.part, &op.rows[task.part]);
         let [_, features] = row.kv_from.shape();
         for (from, to, fresh) in
@@ -27,5 +28,6 @@ pub(super) fn launch(cpu: &Cpu, mut op: Checked<ConvertState<'_, '_>>) -> Result
                 }
             }
         }
-    })
+    });
+    Ok(())
 }

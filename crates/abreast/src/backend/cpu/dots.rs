@@ -5,7 +5,9 @@
 //! addition. Taken in bit-reversed order of `l`, the tree is pairwise summation: 4 partial sums meet in registers,
 //! and 8 such groups on a stack of three levels.
 
+use super::isa::prefetch;
 use super::lanes::Lanes;
+use super::memory::LINE;
 use crate::dims::PARTIALS;
 use half::bf16;
 
@@ -109,20 +111,23 @@ pub(super) trait Emit {
 }
 
 /// Every dot product of packed `a` rows (broadcast) with packed `b` rows (lanes).
-pub(super) struct Dots {
+pub(super) struct Dots<'a, S> {
     pub(super) a: Packed,
     pub(super) a_rows: usize,
     /// At most [`TILE`] vectors of rows.
     pub(super) b: Packed,
-    /// [`Dots::stack_len`] places.
+    /// [`stack_len`] places.
     pub(super) stack: *mut f32,
+    /// The rows that are packed next: they are fetched meanwhile.
+    pub(super) next: &'a S,
 }
 
-impl Dots {
-    pub(super) const fn stack_len(a_rows: usize, b_stride: usize) -> usize {
-        LEVELS * a_rows * b_stride
-    }
+/// Places that the sums of a tile need until they are complete.
+pub(super) const fn stack_len(a_rows: usize, b_stride: usize) -> usize {
+    LEVELS * a_rows * b_stride
+}
 
+impl<S: Source> Dots<'_, S> {
     /// Hands every dot product to `to`.
     ///
     /// # Safety
@@ -130,6 +135,7 @@ impl Dots {
     #[inline(always)]
     pub(super) unsafe fn run<L: Lanes>(&self, to: &impl Emit) {
         for group in 0..PARTIALS / GROUP {
+            self.fetch(group);
             // SAFETY: passed on.
             unsafe {
                 if self.b.stride == L::N {
@@ -138,6 +144,17 @@ impl Dots {
                     debug_assert_eq!(self.b.stride, TILE * L::N);
                     self.sweep::<L, TILE>(group, to);
                 }
+            }
+        }
+    }
+
+    /// Fetches this group's share of the next rows' cache lines.
+    #[inline(always)]
+    fn fetch(&self, group: usize) {
+        let share = |group: usize| self.b.stride * group / (PARTIALS / GROUP);
+        for row in (share(group)..share(group + 1)).map_while(|r| self.next.get(r)) {
+            for line in 0..(self.b.dim * size_of::<bf16>()).div_ceil(LINE) {
+                prefetch(row.wrapping_byte_add(line * LINE));
             }
         }
     }

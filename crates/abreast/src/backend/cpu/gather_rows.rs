@@ -8,11 +8,13 @@ pub(super) fn launch(cpu: &Cpu, mut op: Checked<GatherRows<'_>>) -> Result<()> {
     let [_, n] = op.out.shape();
     let bytes = n * op.out.dtype().size();
     let out = Shared(op.out.as_mut_ptr());
-    cpu.for_each(Work { parts: op.rows.len(), scratch: 0, cost: op.cost() }, |task| {
+    let prepared = cpu.prepare(Work { parts: op.rows.len(), scratch: 0, cost: op.cost() })?;
+    prepared.run(|task| {
         // SAFETY: the contract gave every source and every output row `bytes` bytes, and keeps them apart.
         unsafe {
             let source = op.rows[task.part].source.as_ptr();
             source.copy_to_nonoverlapping(out.at(task.part * bytes), bytes);
         }
-    })
+    });
+    Ok(())
 }

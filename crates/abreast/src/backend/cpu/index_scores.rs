@@ -1,20 +1,22 @@
 //! Tasks are stretches of keys of one row. A task packs the row's queries, then tiles of keys; the dot products of one tile
 //! stay in the first-level cache until all heads are there to be weighted.
 
-use super::dots::{Dots, Emit, Packed, Stacked, TILE};
+use super::dots::{Dots, Emit, Packed, Stacked, TILE, stack_len};
 use super::isa::Kernel;
 use super::lanes::{Lanes, WIDEST};
-use super::{Cpu, Shared, StatusWords, Task, Work};
+use super::{Cpu, Isa, Prepared, Shared, StatusWords, Task, Work};
 use crate::dims::{causal_count, status};
 use crate::error::Result;
 use crate::ops::{Checked, Cost, IndexScores, Op};
 use half::bf16;
 
-/// Keys of one task: enough that packing the queries once more does not show.
-const STRETCH: usize = 256;
+/// Keys of one task: few enough for every thread to have some, enough that packing the queries once more does not show.
+fn stretch(keys: usize, threads: usize) -> usize {
+    keys.div_ceil(threads).clamp(256, 1024).next_multiple_of(TILE * WIDEST)
+}
 
 pub(super) fn launch(cpu: &Cpu, mut op: Checked<IndexScores<'_>>) -> Result<()> {
-    let words = StatusWords::start(op.status.as_mut());
+    let words = StatusWords::of(op.status.as_mut());
     let out = Shared(op.out.as_mut_ptr());
     let scorer = Scorer { q: op.q.as_ptr(), weights: op.weights.as_ptr(), shape: op.q.shape() };
     let row = |e: usize| {
@@ -24,7 +26,10 @@ pub(super) fn launch(cpu: &Cpu, mut op: Checked<IndexScores<'_>>) -> Result<()> 
         let out = Shared(unsafe { out.at(row.out) });
         ScoredRow { query: row.query, keys: row.keys.as_ptr(), count, out }
     };
-    scorer.run(cpu, Rows { len: op.rows.len(), row, cost: op.cost() }, &words)
+    let scoring = scorer.prepare(cpu, Rows { len: op.rows.len(), row, cost: op.cost() })?;
+    words.clear();
+    scoring.run(&words);
+    Ok(())
 }
 
 /// The queries and weights of a call.
@@ -60,30 +65,42 @@ unsafe impl Send for ScoredRow {}
 unsafe impl Sync for ScoredRow {}
 
 impl Scorer {
-    pub(super) fn run<F: Fn(usize) -> ScoredRow + Sync>(
-        &self,
-        cpu: &Cpu,
-        rows: Rows<F>,
-        words: &StatusWords,
-    ) -> Result<()> {
-        let stretches = (0..rows.len).map(|e| (rows.row)(e).count.div_ceil(STRETCH)).max().unwrap_or(0);
-        let bytes = Scratch::floats(self.shape) * size_of::<f32>();
-        let work = Work { parts: rows.len * stretches, scratch: bytes, cost: rows.cost };
-        cpu.for_each(work, |task: Task| {
-            let (e, stretch) = (task.part / stretches, task.part % stretches);
+    /// Takes what the scores of these rows need.
+    pub(super) fn prepare<'a, F>(&'a self, cpu: &'a Cpu, rows: Rows<F>) -> Result<Scoring<'a, F>>
+    where
+        F: Fn(usize) -> ScoredRow + Sync,
+    {
+        let counts = || (0..rows.len).map(|e| (rows.row)(e).count);
+        let stretch = stretch(counts().sum(), cpu.threads());
+        let stretches = counts().map(|count| count.div_ceil(stretch)).max().unwrap_or(0);
+        let parts = rows.len * stretches;
+        let scratch = if parts == 0 { 0 } else { Scratch::floats(self.shape) * size_of::<f32>() };
+        let prepared = cpu.prepare(Work { parts, scratch, cost: rows.cost })?;
+        Ok(Scoring { scorer: self, isa: cpu.isa, rows, stretch, stretches, prepared })
+    }
+}
+
+/// Scores that have what they need.
+pub(super) struct Scoring<'a, F> {
+    scorer: &'a Scorer,
+    isa: Isa,
+    rows: Rows<F>,
+    stretch: usize,
+    stretches: usize,
+    prepared: Prepared<'a>,
+}
+
+impl<F: Fn(usize) -> ScoredRow + Sync> Scoring<'_, F> {
+    pub(super) fn run(self, words: &StatusWords) {
+        let Scoring { scorer, isa, rows, stretch, stretches, prepared } = self;
+        prepared.run(|task: Task| {
+            let (e, first) = (task.part / stretches, task.part % stretches * stretch);
             let row = (rows.row)(e);
-            let first = stretch * STRETCH;
             if first < row.count {
-                let keys = first..row.count.min(first + STRETCH);
-                cpu.isa.run(Stretch {
-                    scorer: self,
-                    row,
-                    keys,
-                    scratch: task.scratch.cast(),
-                    entry: (e, words),
-                });
+                let keys = first..row.count.min(first + stretch);
+                isa.run(Stretch { scorer, row, keys, scratch: task.scratch.cast(), entry: (e, words) });
             }
-        })
+        });
     }
 }
 
@@ -98,7 +115,7 @@ struct Scratch {
 impl Scratch {
     fn floats([_, heads, dim]: [usize; 3]) -> usize {
         let (padded, tile) = (heads.next_multiple_of(WIDEST), TILE * WIDEST);
-        Packed::len(dim, padded) + Packed::len(dim, tile) + Dots::stack_len(heads, tile) + heads * tile
+        Packed::len(dim, padded) + Packed::len(dim, tile) + stack_len(heads, tile) + heads * tile
     }
 
     #[inline(always)]
@@ -108,7 +125,7 @@ impl Scratch {
         unsafe {
             let keys = scratch.add(Packed::len(dim, padded));
             let stack = keys.add(Packed::len(dim, tile));
-            let dots = stack.add(Dots::stack_len(heads, tile));
+            let dots = stack.add(stack_len(heads, tile));
             Scratch {
                 queries: Packed { data: scratch, dim, stride: padded },
                 keys: Packed { data: keys, dim, stride: tile },
@@ -149,7 +166,10 @@ impl Kernel for Stretch<'_> {
             // SAFETY: keys before `count` lie within the row's cache; the scores within its place.
             unsafe {
                 keys.fill::<L>(&Stacked { first: self.row.keys.add(tile * dim), rows: left, dim });
-                let all = Dots { a: queries, a_rows: heads, b: keys, stack };
+                let ahead = left.saturating_sub(stride);
+                let next =
+                    &Stacked { first: self.row.keys.add((self.keys.end - ahead) * dim), rows: ahead, dim };
+                let all = Dots { a: queries, a_rows: heads, b: keys, stack, next };
                 all.run::<L>(&Tile { to: dots, stride });
                 for v in (0..stride.min(left)).step_by(L::N) {
                     let mut scores = [0.0f32; WIDEST];

@@ -88,6 +88,23 @@ unsafe fn avx512<K: Kernel>(kernel: K) {
     kernel.run::<super::x86::Avx512>();
 }
 
+/// Asks for the cache line of an address, which need not be valid.
+#[inline(always)]
+pub(super) fn prefetch<T>(address: *const T) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a hint; every x86-64 processor has it, and no address faults.
+    unsafe {
+        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T1 }>(address.cast());
+    }
+    #[cfg(target_arch = "aarch64")]
+    // SAFETY: a hint; no address faults.
+    unsafe {
+        std::arch::asm!("prfm pldl2keep, [{}]", in(reg) address, options(nostack, readonly, preserves_flags));
+    }
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+    let _ = address;
+}
+
 /// While it lives, the thread rounds to nearest even and keeps subnormals: a host program (PyTorch's
 /// `set_flush_denormal`, a plug-in built with fast-math) may have switched that off.
 struct Ieee {

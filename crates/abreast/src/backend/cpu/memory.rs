@@ -6,34 +6,44 @@ use crate::view::DeviceId;
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::sync::{Mutex, PoisonError};
 
-/// Zeroed memory on cache lines of its own. Pages that nobody touches cost nothing.
+/// Zeroed memory on cache lines of its own. Pages that nobody touches cost nothing: the allocator is asked for an
+/// alignment that it gives fresh pages for, and the cache line is found within.
 pub(super) struct Memory {
-    ptr: *mut u8,
+    base: *mut u8,
     layout: Layout,
 }
 
-const LINE: usize = 64;
+/// Bytes of a cache line.
+pub(super) const LINE: usize = 64;
+/// What `alloc_zeroed` aligns to without writing the zeros itself.
+const PLAIN: usize = 16;
 
 impl Memory {
     pub(super) fn zeroed(bytes: usize, what: &'static str) -> Result<Memory> {
         let out_of_memory = || Error::OutOfMemory { device: DeviceId::CPU, what, bytes };
-        let layout = Layout::from_size_align(bytes.max(1), LINE).map_err(|_| out_of_memory())?;
-        // SAFETY: the layout has a size of at least 1.
-        let ptr = unsafe { alloc_zeroed(layout) };
-        if ptr.is_null() { Err(out_of_memory()) } else { Ok(Memory { ptr, layout }) }
+        let size = bytes.checked_add(LINE).ok_or_else(out_of_memory)?;
+        let layout = Layout::from_size_align(size, PLAIN).map_err(|_| out_of_memory())?;
+        // SAFETY: the layout has a size of at least a line.
+        let base = unsafe { alloc_zeroed(layout) };
+        if base.is_null() { Err(out_of_memory()) } else { Ok(Memory { base, layout }) }
+    }
+
+    fn bytes(&self) -> usize {
+        self.layout.size() - LINE
     }
 }
 
 impl Allocation for Memory {
     fn ptr(&self) -> *mut u8 {
-        self.ptr
+        // SAFETY: the first line's start is at most a line away, and the block is a line larger than its bytes.
+        unsafe { self.base.add(self.base.align_offset(LINE)) }
     }
 }
 
 impl Drop for Memory {
     fn drop(&mut self) {
         // SAFETY: allocated in `zeroed` with this layout, and freed once.
-        unsafe { dealloc(self.ptr, self.layout) }
+        unsafe { dealloc(self.base, self.layout) }
     }
 }
 
@@ -56,7 +66,7 @@ impl Arena {
         let stride = bytes.checked_next_multiple_of(LINE).ok_or_else(out_of_memory)?;
         let total = stride.checked_mul(threads).ok_or_else(out_of_memory)?;
         let kept = self.free.lock().unwrap_or_else(PoisonError::into_inner).pop();
-        let memory = match kept.filter(|memory| memory.layout.size() >= total) {
+        let memory = match kept.filter(|memory| memory.bytes() >= total) {
             Some(memory) => memory,
             None => Memory::zeroed(total, "scratch")?,
         };
@@ -74,9 +84,9 @@ pub(super) struct Slots<'a> {
 impl Slots<'_> {
     pub(super) fn get(&self, thread: usize) -> *mut u8 {
         let memory = self.memory.as_ref().expect("held until dropped");
-        assert!((thread + 1) * self.stride <= memory.layout.size());
+        assert!((thread + 1) * self.stride <= memory.bytes());
         // SAFETY: within the block, as just checked.
-        unsafe { memory.ptr.add(thread * self.stride) }
+        unsafe { memory.ptr().add(thread * self.stride) }
     }
 }
 

@@ -6,6 +6,7 @@
 
 #[cfg(target_arch = "aarch64")]
 mod arm;
+mod attention_scratch;
 mod compress;
 mod convert_state;
 mod dots;
@@ -25,8 +26,8 @@ mod x86;
 
 pub use isa::Isa;
 
-use self::memory::{Arena, Memory};
-use super::{Allocation, Backend, Recording, Run};
+use self::memory::{Arena, Memory, Slots};
+use super::{Allocation, Backend, Immediate, Recording, Run};
 use crate::error::{Error, Result};
 use crate::ops::{
     Checked, Compress, ConvertState, Cost, GatherRows, IndexScores, SelectKeys, SparseAttention, TopK,
@@ -108,23 +109,37 @@ impl Cpu {
         self.pool.current_num_threads()
     }
 
-    /// Runs the parts of some work on the threads. What a part's scratch holds at first is unspecified.
-    fn for_each(&self, work: Work, task: impl Fn(Task) + Sync) -> Result<()> {
+    /// Takes what some work needs: afterwards nothing can fail.
+    fn prepare(&self, work: Work) -> Result<Prepared<'_>> {
         self.check_process()?;
         let Work { parts, scratch: bytes, cost } = work;
         let threads = if parts <= 1 || cost.is_small() { 1 } else { self.threads() };
-        let slots = self.scratch.lease(threads, bytes)?;
+        let slots = self.scratch.lease(if parts == 0 { 0 } else { threads }, bytes)?;
+        Ok(Prepared { cpu: self, parts, threads, slots })
+    }
+}
+
+/// Work that has its scratch memory.
+struct Prepared<'a> {
+    cpu: &'a Cpu,
+    parts: usize,
+    threads: usize,
+    slots: Slots<'a>,
+}
+
+impl Prepared<'_> {
+    /// Runs the parts on the threads. What a part's scratch holds at first is unspecified.
+    fn run(self, task: impl Fn(Task) + Sync) {
+        let Prepared { cpu, parts, threads, slots } = self;
         if threads == 1 {
-            (0..parts).for_each(|part| task(Task { part, scratch: slots.get(0) }));
-            return Ok(());
+            return (0..parts).for_each(|part| task(Task { part, scratch: slots.get(0) }));
         }
-        self.pool.install(|| {
+        cpu.pool.install(|| {
             (0..parts).into_par_iter().with_max_len(1).for_each(|part| {
                 let thread = rayon::current_thread_index().expect("a task runs on the pool");
                 task(Task { part, scratch: slots.get(thread) });
             });
         });
-        Ok(())
     }
 }
 
@@ -219,53 +234,29 @@ impl<T> Shared<T> {
 }
 
 /// The status words of a call, one per entry, or none: tasks of one row add their bits.
-struct StatusWords(Option<Shared<u32>>);
+struct StatusWords(Option<(Shared<u32>, usize)>);
 
 impl StatusWords {
-    /// Clears the words.
-    fn start(view: Option<&mut ViewMut<'_, u32, 1>>) -> StatusWords {
+    fn of(view: Option<&mut ViewMut<'_, u32, 1>>) -> StatusWords {
         StatusWords(view.map(|view| {
             let words = view.as_slice_mut().expect("a CPU view");
-            words.fill(0);
-            Shared(words.as_mut_ptr())
+            (Shared(words.as_mut_ptr()), words.len())
         }))
     }
 
+    /// Clears the words: when nothing can fail any more.
+    fn clear(&self) {
+        if let Some((words, len)) = &self.0 {
+            // SAFETY: the view's own words, which only this type reaches.
+            unsafe { std::slice::from_raw_parts_mut(words.at(0), *len) }.fill(0);
+        }
+    }
+
     fn add(&self, row: usize, bits: u32) {
-        if let (Some(words), true) = (&self.0, bits != 0) {
+        if let (Some((words, _)), true) = (&self.0, bits != 0) {
             // SAFETY: the contract gave the view one word per entry, and only this type reaches them.
             let word = unsafe { AtomicU32::from_ptr(words.at(row)) };
             word.fetch_or(bits, std::sync::atomic::Ordering::Relaxed);
         }
-    }
-}
-
-/// A step on the CPU has nothing to gain from being recorded: every operation runs as it comes.
-struct Immediate(Arc<Cpu>);
-
-macro_rules! immediate {
-    ($($name:ident($op:ty))*) => {
-        impl Run for Immediate {
-            $(fn $name(&self, op: Checked<$op>) -> Result<()> {
-                self.0.$name(op)
-            })*
-        }
-    };
-}
-immediate! {
-    sparse_attention(SparseAttention<'_>)
-    index_scores(IndexScores<'_>)
-    top_k(TopK<'_>)
-    select_keys(SelectKeys<'_>)
-    compress(Compress<'_, '_>)
-    convert_state(ConvertState<'_, '_>)
-    gather_rows(GatherRows<'_>)
-}
-
-impl Recording for Immediate {
-    fn start(&mut self) {}
-
-    fn submit(&mut self) -> Result<()> {
-        Ok(())
     }
 }

@@ -1,14 +1,14 @@
 //! The scores of all rows, then their selections, with the scores in scratch.
 
 use super::index_scores::{Rows, ScoredRow, Scorer};
-use super::top_k::{Selected, select_all};
+use super::top_k::{self, Selected, select_all};
 use super::{Cpu, Shared, StatusWords};
 use crate::dims::causal_count;
 use crate::error::Result;
 use crate::ops::{Checked, Op, SelectKeys, SelectKeysRow};
 
 pub(super) fn launch(cpu: &Cpu, mut op: Checked<SelectKeys<'_>>) -> Result<()> {
-    let words = StatusWords::start(op.status.as_mut());
+    let words = StatusWords::of(op.status.as_mut());
     let out = Shared(op.out.as_mut_ptr());
     let scorer = Scorer { q: op.q.as_ptr(), weights: op.weights.as_ptr(), shape: op.q.shape() };
     let (ratio, k) = (op.ratio, op.k);
@@ -22,12 +22,16 @@ pub(super) fn launch(cpu: &Cpu, mut op: Checked<SelectKeys<'_>>) -> Result<()> {
         let row = &op.rows[e];
         ScoredRow { query: row.query, keys: row.keys.as_ptr(), count: count(row), out: scores(e) }
     };
-    scorer.run(cpu, Rows { len: op.rows.len(), row: scored, cost: op.cost() }, &words)?;
+    let scoring = scorer.prepare(cpu, Rows { len: op.rows.len(), row: scored, cost: op.cost() })?;
+    let selecting = top_k::prepare(cpu, k, (op.rows.len(), op.cost()))?;
+    words.clear();
+    scoring.run(&words);
     let selected = |e: usize| {
         let row = &op.rows[e];
         // SAFETY: the contract put every row's slots within `out`.
         let out = Shared(unsafe { out.at(row.out) });
         Selected { scores: scores(e), n: count(row), offset: row.offset, out }
     };
-    select_all(cpu, k, Rows { len: op.rows.len(), row: selected, cost: op.cost() }, &words)
+    select_all((selecting, k), selected, &words);
+    Ok(())
 }

@@ -7,19 +7,23 @@
 //!
 //! Each logit, weight and output element has its own chain of operations, so the shares do not show in the bits.
 
+use super::attention_scratch::{Layout, Scratch};
 use super::dots::{Dots, Emit, Packed, Source, Stacked, TILE};
 use super::isa::Kernel;
-use super::lanes::{Lanes, WIDEST};
+use super::lanes::Lanes;
 use super::softmax::Logits;
 use super::values::{WeightedSum, divide};
 use super::{Cpu, Shared, StatusWords, Work};
-use crate::dims::{MAX_HEADS, NO_INDEX, PARTIALS, status};
+use crate::dims::{MAX_HEADS, NO_INDEX, status};
 use crate::error::Result;
 use crate::ops::{Checked, Op, SparseAttention};
 use half::bf16;
 
 pub(super) fn launch(cpu: &Cpu, mut op: Checked<SparseAttention<'_>>) -> Result<()> {
-    let words = StatusWords::start(op.status.as_mut());
+    let words = StatusWords::of(op.status.as_mut());
+    if op.rows.is_empty() {
+        return Ok(());
+    }
     let out = Shared(op.out.as_mut_ptr());
     let [_, heads, dim] = op.q.shape();
     let share = heads.div_ceil(shares(op.rows.len(), heads, cpu.threads()));
@@ -27,7 +31,9 @@ pub(super) fn launch(cpu: &Cpu, mut op: Checked<SparseAttention<'_>>) -> Result<
     let width = op.rows.iter().map(|row| row.indices.len()).max().unwrap_or(0);
     let layout = Layout { heads: share, dim, width };
     let work = Work { parts: op.rows.len() * parts, scratch: layout.bytes(), cost: op.cost() };
-    cpu.for_each(work, |task| {
+    let prepared = cpu.prepare(work)?;
+    words.clear();
+    prepared.run(|task| {
         let (e, part) = (task.part / parts, task.part % parts);
         let row = &op.rows[e];
         let range = part * share..heads.min((part + 1) * share);
@@ -57,7 +63,8 @@ pub(super) fn launch(cpu: &Cpu, mut op: Checked<SparseAttention<'_>>) -> Result<
             found: &mut found,
         });
         words.add(e, found);
-    })
+    });
+    Ok(())
 }
 
 /// Into how many parts a row's heads go. It decides where work runs and never how it is rounded.
@@ -88,71 +95,6 @@ impl Cache {
     unsafe fn row(self, row: u32) -> *const bf16 {
         // SAFETY: the view has `len` rows of `dim`, and its size fits the address space.
         unsafe { self.kv.add(row as usize * self.dim) }
-    }
-}
-
-/// The scratch of a task.
-#[derive(Clone, Copy)]
-struct Layout {
-    heads: usize,
-    dim: usize,
-    width: usize,
-}
-
-/// Where the parts of a task's scratch are.
-struct Scratch {
-    /// Cache rows of the attended slots, and where each stood in the index list.
-    rows: *mut u32,
-    slots: *mut u32,
-    /// Logits, then weights, `[heads, padded]`.
-    logits: *mut f32,
-    padded: usize,
-    queries: *mut f32,
-    /// Cache rows, packed for the logits or widened for the sums.
-    tile: *mut f32,
-    stack: *mut f32,
-    /// Weighted sums, `[heads, dim]`.
-    sums: *mut f32,
-}
-
-impl Layout {
-    /// Whole tiles of any lanes, and whole turns of the softmax's partial sums.
-    fn padded(self) -> usize {
-        self.width.next_multiple_of(PARTIALS)
-    }
-
-    /// Lengths in elements of 4 bytes, in the order of [`Scratch`]'s fields. What is not needed at the same time
-    /// shares its place: the sums are where the queries were.
-    fn lengths(self) -> [usize; 4] {
-        let tile = TILE * WIDEST;
-        let queries = Packed::len(self.dim, self.heads.next_multiple_of(WIDEST));
-        let tiles = Packed::len(self.dim, tile) + Dots::stack_len(self.heads, tile);
-        [2 * self.padded(), self.heads * self.padded(), queries, tiles.max(WeightedSum::tile_len(self.dim))]
-    }
-
-    fn bytes(self) -> usize {
-        self.lengths().iter().sum::<usize>() * size_of::<f32>()
-    }
-
-    fn place(self, scratch: *mut u8) -> Scratch {
-        let [lists, logits, queries, _] = self.lengths();
-        let padded = self.padded();
-        let scratch: *mut f32 = scratch.cast();
-        // SAFETY: the parts lie within `bytes`, one behind the other.
-        unsafe {
-            let at = |offset: usize| scratch.add(offset);
-            let (queries, tile) = (at(lists + logits), at(lists + logits + queries));
-            Scratch {
-                rows: scratch.cast(),
-                slots: at(padded).cast(),
-                logits: at(lists),
-                padded,
-                queries,
-                tile,
-                stack: tile.add(Packed::len(self.dim, TILE * WIDEST)),
-                sums: queries,
-            }
-        }
     }
 }
 
@@ -253,7 +195,8 @@ impl Attend<'_> {
             // SAFETY: as above.
             unsafe {
                 keys.fill::<L>(&Attended { rows, ..*attended });
-                let dots = Dots { a: queries, a_rows: heads, b: keys, stack: scratch.stack };
+                let next = &Attended { rows: rows.get(stride..).unwrap_or_default(), ..*attended };
+                let dots = Dots { a: queries, a_rows: heads, b: keys, stack: scratch.stack, next };
                 let to = scratch.logits.add(tile);
                 dots.run::<L>(&Scaled { to, stride: scratch.padded, scale: self.scale });
             }

@@ -1,19 +1,18 @@
 //! A task is a row. Candidates stream past a bound into a small buffer; a full buffer is cut to its k best, and the
 //! last of them becomes the bound. The order is total, so the way to the answer does not show in it.
 
-use super::index_scores::Rows;
 use super::isa::Kernel;
-use super::lanes::Lanes;
-use super::{Cpu, Shared, StatusWords, Work};
+use super::lanes::{Lanes, WIDEST};
+use super::{Cpu, Prepared, Shared, StatusWords, Work};
 use crate::dims::{NO_INDEX, status};
 use crate::error::Result;
-use crate::ops::{Checked, Op, TopK};
+use crate::ops::{Checked, Cost, Op, TopK};
 
 /// Candidates that the buffer holds, in units of k: larger means fewer cuts and a later bound.
 const BUFFER: usize = 4;
 
 pub(super) fn launch(cpu: &Cpu, mut op: Checked<TopK<'_>>) -> Result<()> {
-    let words = StatusWords::start(op.status.as_mut());
+    let words = StatusWords::of(op.status.as_mut());
     let out = Shared(op.out.as_mut_ptr());
     let row = |e: usize| {
         let row = &op.rows[e];
@@ -26,7 +25,10 @@ pub(super) fn launch(cpu: &Cpu, mut op: Checked<TopK<'_>>) -> Result<()> {
             out,
         }
     };
-    select_all(cpu, op.k, Rows { len: op.rows.len(), row, cost: op.cost() }, &words)
+    let prepared = prepare(cpu, op.k, (op.rows.len(), op.cost()))?;
+    words.clear();
+    select_all((prepared, op.k), row, &words);
+    Ok(())
 }
 
 /// One selection.
@@ -39,29 +41,36 @@ pub(super) struct Selected {
     pub(super) out: Shared<i32>,
 }
 
-pub(super) fn select_all<F: Fn(usize) -> Selected + Sync>(
-    cpu: &Cpu,
-    k: usize,
-    rows: Rows<F>,
+/// Candidates that the buffer of a task holds: room for one vector of them beyond the k best.
+fn places(k: usize) -> usize {
+    BUFFER * k.max(WIDEST)
+}
+
+/// Takes what the selections of some rows need.
+pub(super) fn prepare(cpu: &Cpu, k: usize, (parts, cost): (usize, Cost)) -> Result<Prepared<'_>> {
+    cpu.prepare(Work { parts, scratch: places(k) * size_of::<Candidate>(), cost })
+}
+
+pub(super) fn select_all(
+    (prepared, k): (Prepared<'_>, usize),
+    row: impl Fn(usize) -> Selected + Sync,
     words: &StatusWords,
-) -> Result<()> {
-    // Room for one vector of candidates beyond the k best.
-    let places = BUFFER * k.max(16);
-    let work = Work { parts: rows.len, scratch: places * size_of::<Candidate>(), cost: rows.cost };
-    cpu.for_each(work, |task| {
-        let row = (rows.row)(task.part);
+) {
+    let isa = prepared.cpu.isa;
+    prepared.run(|task| {
+        let row = row(task.part);
         // SAFETY: the contract gave `n` scores and k slots to this row alone; the scratch has the buffer's places, and is
         // of plain integers.
         let (scores, out, buffer) = unsafe {
             (
                 std::slice::from_raw_parts(row.scores.at(0), row.n),
                 std::slice::from_raw_parts_mut(row.out.at(0), k),
-                std::slice::from_raw_parts_mut(task.scratch.cast::<Candidate>(), places),
+                std::slice::from_raw_parts_mut(task.scratch.cast::<Candidate>(), places(k)),
             )
         };
         let mut best = Best { k, buffer, len: 0, bound: f32::NEG_INFINITY };
         let mut all_finite = true;
-        cpu.isa.run(Stream { scores, best: &mut best, all_finite: &mut all_finite });
+        isa.run(Stream { scores, best: &mut best, all_finite: &mut all_finite });
         best.cut();
         let chosen = &mut best.buffer[..best.len];
         chosen.sort_unstable_by(|a, b| b.cmp(a));
@@ -72,7 +81,7 @@ pub(super) fn select_all<F: Fn(usize) -> Selected + Sync>(
         if !all_finite {
             words.add(task.part, status::NONFINITE_SCORE);
         }
-    })
+    });
 }
 
 /// A score and its index in one integer that is larger for the better: first the score, then the smaller index.
@@ -155,8 +164,8 @@ impl Kernel for Stream<'_, '_> {
                 }
             }
         }
-        let mut sums = [0.0f32; 16];
-        // SAFETY: 16 places, and no more lanes.
+        let mut sums = [0.0f32; WIDEST];
+        // SAFETY: there are no more lanes.
         unsafe { poison.store(sums.as_mut_ptr()) };
         *self.all_finite = sums.iter().all(|s| !s.is_nan());
         for at in whole..self.scores.len() {

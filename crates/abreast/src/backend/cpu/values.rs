@@ -2,11 +2,15 @@
 //!
 //! One element is `acc = fma(w[j], v[j], acc)` with j ascending: its chain goes on from tile to tile in `sums`.
 
+use super::isa::prefetch;
 use super::lanes::Lanes;
+use super::memory::LINE;
 use half::bf16;
 
 /// Cache rows of one tile.
 const ROWS: usize = 64;
+/// How many rows ahead cache lines are fetched.
+const AHEAD: usize = 4;
 /// Vectors of features of one block.
 const BLOCK: usize = 4;
 
@@ -45,6 +49,12 @@ impl WeightedSum {
             // SAFETY: `dim` is a multiple of 32, and so of two vectors.
             unsafe {
                 for a in 0..tile.n {
+                    if first + a + AHEAD < n {
+                        let next = row(first + a + AHEAD);
+                        for line in 0..(self.dim * size_of::<bf16>()).div_ceil(LINE) {
+                            prefetch(next.wrapping_byte_add(line * LINE));
+                        }
+                    }
                     self.widen::<L>(a, row(first + a));
                 }
                 while feature + BLOCK * L::N <= self.dim {

@@ -38,7 +38,7 @@ impl<T: Element> Outputs<T> {
     /// as it was filled.
     pub(super) fn results(&self, named: Vec<Range<usize>>) -> std::result::Result<Vec<RowBits>, Fault> {
         let rows = named.len();
-        let status = self.status.read_named([0..rows], repeat(self.fill))?.remove(0);
+        let status = self.status.read_named(std::iter::once(0..rows), repeat(self.fill))?.remove(0);
         let out = self.out.read_named(named, repeat(self.fill))?;
         let row = |(out, status): (Vec<T>, &u32)| {
             vec![Part::of("out", &out), Part::of("status", std::slice::from_ref(status))]
