@@ -2,20 +2,21 @@
 
 mod cases;
 mod ceiling;
-mod data;
+mod gpu;
 mod inputs;
 mod loops;
 mod machine;
 mod measure;
 mod past;
 mod report;
+mod steps;
 mod table;
+mod target;
 
 use crate::backend::BackendName;
 use crate::{CommandResult, Outcome};
-use abreast::{CpuOptions, Device, Isa};
+use abreast::Isa;
 use cases::Case;
-use ceiling::Ceilings;
 use clap::builder::{PossibleValuesParser, RangedU64ValueParser, TypedValueParser};
 use indicatif::{ProgressBar, ProgressStyle};
 use machine::Machine;
@@ -23,11 +24,10 @@ use past::Past;
 use report::{Record, Report};
 use std::path::PathBuf;
 use std::time::Duration;
+use target::Target;
 
-/// The numbers of rows of a run that nobody asked for others.
-const ROWS: [usize; 6] = [1, 2, 4, 8, 16, 32];
 /// The most memory for the inputs of one case.
-const MOST_BYTES: usize = 8 << 30;
+const MOST_BYTES: usize = 2 << 30;
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -37,13 +37,13 @@ pub(crate) struct Args {
     /// Only operations and shapes whose name contains this, such as `top_k` or "attention width 640"
     #[arg(long, value_name = "TEXT")]
     op: Option<String>,
-    /// Rows of a call [default: 1,2,4,8,16,32, fewer for the largest shapes]
+    /// Rows of a call [default: 1,2,4,8,16,32 on the CPU and 1,8,32,128 on a GPU, fewer for the largest shapes]
     #[arg(long, value_delimiter = ',', value_name = "N,N", value_parser = count())]
     rows: Vec<usize>,
-    /// Threads [default: one per core]
+    /// Threads of the CPU [default: one per core]
     #[arg(long, value_name = "N", value_parser = count())]
     threads: Option<usize>,
-    /// Instruction set [default: the widest]
+    /// Instruction set of the CPU [default: the widest]
     #[arg(long, value_parser = isa())]
     isa: Option<Isa>,
     /// About how long to measure each figure
@@ -78,39 +78,30 @@ pub(crate) fn run(args: Args) -> CommandResult {
     let cases = chosen(&args)?;
     let baseline = args.baseline.as_deref().map(Past::read).transpose()?;
     let peers = args.peers.iter().map(|path| Past::read(path)).collect::<Result<Vec<_>, _>>()?;
-    let (isa, threads) = (args.isa.unwrap_or_else(Isa::best), args.threads.unwrap_or_else(machine::cores));
-    let device = match args.backend {
-        BackendName::Cpu => Device::cpu_with(CpuOptions { isa: Some(isa), threads: Some(threads) }),
-        BackendName::Cuda => return Err("bench: this version measures the CPU alone".into()),
-    }
-    .map_err(|e| e.to_string())?;
-    let machine = Machine::new(&device, isa, threads);
+    let text = |e: abreast::Error| e.to_string();
+    let target = Target::open(&args)?;
+    let machine = target.machine();
     peers.iter().for_each(|past| warn_if_unlike(&machine, (&past.name, past)));
     baseline.iter().for_each(|past| warn_if_unlike(&machine, ("baseline", past)));
     let bar = progress(cases.iter().map(|(_, rows)| rows.len()).sum());
     bar.set_message("what the machine can do");
     let mut report = Report {
         machine,
-        ceilings: Ceilings::measure(isa, threads),
+        ceilings: target.ceilings().map_err(text)?,
         peers: peers.iter().map(|past| past.name.clone()).collect(),
         results: vec![],
     };
+    let budget = Duration::from_secs_f64(args.seconds);
     for (case, rows) in cases {
-        // As many requests for few rows as for many, so that a figure does not depend on the others asked for.
-        let requests = rows.iter().chain(&default_rows(case)).copied().max().unwrap_or(1);
         bar.set_message(format!("{} {}", case.op(), case.shape()));
-        inputs::open(case, (&device, requests), &mut |call| {
-            for &rows in &rows {
-                let measured =
-                    measure::measure(call, (rows, requests), Duration::from_secs_f64(args.seconds))?;
-                let mut record = Record::new(case, (rows, requests), (&measured, &report.ceilings));
-                record.compare(baseline.as_ref(), &peers);
-                report.results.push(record);
-                bar.inc(1);
-            }
-            Ok(())
-        })
-        .map_err(|e| e.to_string())?;
+        let mut loaded = target.load(case, &rows).map_err(text)?;
+        for rows in rows {
+            let measured = loaded.measure(rows, budget).map_err(text)?;
+            let mut record = Record::new(case, (rows, loaded.requests), (&measured, &report.ceilings));
+            record.compare(baseline.as_ref(), &peers);
+            report.results.push(record);
+            bar.inc(1);
+        }
     }
     bar.finish_and_clear();
     print(&report, args.json)
@@ -129,27 +120,34 @@ fn chosen(args: &Args) -> Result<Vec<(Case, Vec<usize>)>, String> {
         let bytes = rows.iter().max().unwrap_or(&0) * case.request_bytes();
         if bytes > MOST_BYTES {
             let (op, shape, most) = (case.op(), case.shape(), MOST_BYTES / case.request_bytes());
-            return Err(format!("bench: {op} {shape}: rows must be at most {most}, so that 8 GiB hold them"));
+            return Err(format!("bench: {op} {shape}: rows must be at most {most}, so that 2 GiB hold them"));
         }
     }
     Ok(cases)
 }
 
 fn rows(args: &Args, case: Case) -> Vec<usize> {
-    if args.rows.is_empty() { default_rows(case) } else { args.rows.clone() }
-}
-
-fn default_rows(case: Case) -> Vec<usize> {
-    ROWS.into_iter().filter(|rows| *rows <= case.most_rows()).collect()
+    if args.rows.is_empty() { case.rows(args.backend != BackendName::Cpu) } else { args.rows.clone() }
 }
 
 fn warn_if_unlike(machine: &Machine, (name, past): (&str, &Past)) {
-    let (then, cpu, threads) = (&past.machine, &machine.cpu, machine.threads);
-    if then.cpu != *cpu {
-        eprintln!("abreast: note: the {name} figures are of another processor: {}, here {cpu}", then.cpu);
-    }
-    if then.threads != threads {
-        eprintln!("abreast: note: the {name} figures are of {} threads, here {threads}", then.threads);
+    let note = |text: String| eprintln!("abreast: note: the {name} figures are of {text}");
+    let then = &past.machine;
+    let gpus = [then.gpu.as_ref().map(|gpu| &gpu.name), machine.gpu.as_ref().map(|gpu| &gpu.name)];
+    match gpus.map(|gpu| gpu.map_or("no GPU", |name| name)) {
+        [was, is] if was != is => note(format!("{was}, here {is}")),
+        // Of two GPUs the processor and its threads matter little.
+        _ if machine.gpu.is_some() => {}
+        _ => {
+            if then.cpu != machine.cpu {
+                note(format!("another processor: {}, here {}", then.cpu, machine.cpu));
+            }
+            if let (Some(was), Some(is)) = (then.threads, machine.threads)
+                && was != is
+            {
+                note(format!("{was} threads, here {is}"));
+            }
+        }
     }
 }
 

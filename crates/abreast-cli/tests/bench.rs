@@ -1,5 +1,6 @@
 //! `abreast bench` as its users meet it. No test here looks at a time.
 
+use abreast::{Device, Kind};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -31,7 +32,9 @@ fn a_report_can_be_a_baseline_and_a_peer() {
     assert_eq!(results.iter().map(|r| r["rows"].as_u64().unwrap()).collect::<Vec<_>>(), [1, 2]);
     for result in results {
         assert_eq!((&result["op"], &result["shape"]), (&"gather_rows".into(), &"n 512".into()));
-        for key in ["median_us", "p10_us", "p90_us", "gbs", "solo_us", "speedup", "share", "samples"] {
+        for key in
+            ["median_us", "p10_us", "p90_us", "gbs", "solo_us", "speedup", "floor_us", "share", "samples"]
+        {
             assert!(positive(&result[key]), "{key}: {result}");
         }
     }
@@ -48,6 +51,43 @@ fn a_report_can_be_a_baseline_and_a_peer() {
     let table = String::from_utf8(bench(&["--baseline", path]).stdout).unwrap();
     let lines: Vec<&str> = table.lines().filter(|line| line.starts_with('|')).collect();
     assert!(lines.len() == 4 && lines[0].contains("ours/baseline") && lines[3].contains("n 512"), "{table}");
+}
+
+/// On a machine with a GPU: the figures that only a GPU has. Elsewhere: the library's own reason.
+#[test]
+fn a_gpu_is_measured_or_refused_in_one_line() {
+    let small = ["bench", "--backend", "cuda", "--op", "gather_rows n 512", "--rows", "2", "--seconds", "0"];
+    let bench =
+        |more: &[&str]| Command::new(env!("CARGO_BIN_EXE_abreast")).args(small).args(more).output().unwrap();
+    let refused = |output: Output, why: &str| {
+        assert_eq!((output.status.code(), output.stdout.len()), (Some(2), 0), "{output:?}");
+        assert_eq!(String::from_utf8(output.stderr).unwrap(), format!("abreast: {why}\n"));
+    };
+    refused(bench(&["--threads", "2"]), "bench: --isa and --threads are for the CPU");
+    if let Err(why) = Device::open(Kind::Cuda) {
+        return refused(bench(&[]), &why.to_string());
+    }
+    let output = bench(&["--json"]);
+    assert!(output.status.success(), "{output:?}");
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let positive = |value: &Value| value.as_f64().is_some_and(|x| x > 0.0 && x.is_finite());
+    for key in ["name", "architecture", "driver"] {
+        assert!(report["machine"]["gpu"][key].is_string(), "{key}");
+    }
+    assert!(
+        positive(&report["ceilings"]["least_call_us"])
+            && positive(&report["ceilings"]["memory"][1]["copy_gbs"])
+    );
+    let result = &report["results"][0];
+    for key in
+        ["median_us", "solo_us", "floor_us", "warm_us", "warm_floor_us", "call_host_us", "replay_host_us"]
+    {
+        assert!(positive(&result[key]), "{key}: {result}");
+    }
+    // What a GPU measured can be a baseline of its next run.
+    let path = file("bench-cuda.json", &output.stdout);
+    let table = String::from_utf8(bench(&["--baseline", path.to_str().unwrap()]).stdout).unwrap();
+    assert!(table.contains("ours/baseline") && table.contains("host call/replay"), "{table}");
 }
 
 #[test]

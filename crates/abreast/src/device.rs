@@ -67,6 +67,11 @@ impl Device {
         self.backend.describe()
     }
 
+    /// What the driver tells about a GPU; `None` where the device is none.
+    pub fn gpu(&self) -> Option<Gpu> {
+        self.backend.gpu()
+    }
+
     /// Waits until everything that was queued is done; reports a device fault.
     pub fn synchronize(&self) -> Result<()> {
         self.backend.synchronize()
@@ -135,6 +140,25 @@ impl std::fmt::Debug for Device {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Device({})", self.describe())
     }
+}
+
+/// A GPU as its driver describes it. A number that the driver does not tell is 0.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Gpu {
+    /// The product's name.
+    pub name: String,
+    /// Compute capability, such as (9, 0).
+    pub capability: (u32, u32),
+    /// The CUDA version that the driver speaks, such as (13, 0).
+    pub driver: (u32, u32),
+    /// Streaming multiprocessors.
+    pub multiprocessors: u32,
+    /// The highest clock rate of the multiprocessors.
+    pub clock_khz: u32,
+    /// Size of the second-level cache.
+    pub l2_bytes: usize,
+    /// Size of the device's memory.
+    pub memory_bytes: usize,
 }
 
 /// Owned memory of a device, freed when dropped. Aligned to 64 bytes or more.

@@ -35,7 +35,7 @@ mod view;
 
 pub use any_view::{AnyView, AnyViewMut};
 pub use backend::cpu::{CpuOptions, Isa};
-pub use device::{Buffer, Device};
+pub use device::{Buffer, Device, Gpu};
 pub use dtype::{DType, Element};
 pub use error::{Arg, Error, Result};
 pub use half::{bf16, f16};

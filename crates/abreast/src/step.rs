@@ -6,6 +6,7 @@ use crate::error::{Arg, Error, Result};
 use crate::ops::{Compress, ConvertState, GatherRows, IndexScores, Op, SelectKeys, SparseAttention, TopK};
 use crate::view::DeviceId;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// The most that any later run of a step may ask for. Larger limits cost scratch memory and idle blocks, never bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,6 +47,24 @@ impl Step {
         self.recording.start();
         calls(&mut Calls { run: &*self.recording, limits: self.limits, device: self.device })?;
         self.recording.submit()
+    }
+
+    /// Runs the operations that `calls` makes as [`Step::run`] does, then `runs` times more, one after the other, and tells how
+    /// long each of these took. A GPU replays its graph, timed by the device: host work is not in the times, nor recording.
+    pub fn time(
+        &mut self,
+        runs: usize,
+        mut calls: impl FnMut(&mut Calls<'_>) -> Result<()>,
+    ) -> Result<Vec<Duration>> {
+        self.run(&mut calls)?;
+        if let Some(times) = self.recording.repeat(runs)? {
+            return Ok(times);
+        }
+        let timed = |_| {
+            let start = Instant::now();
+            self.run(&mut calls).map(|()| start.elapsed())
+        };
+        (0..runs).map(timed).collect()
     }
 }
 

@@ -1,7 +1,9 @@
 //! What is measured: operations and shapes.
 
 use super::ceiling::Traffic;
-use abreast::{Compress, GatherRows, IndexScores, Op, SelectKeys, SparseAttention, StateLayout, TopK, dims};
+use abreast::{
+    Compress, GatherRows, IndexScores, Limits, Op, SelectKeys, SparseAttention, StateLayout, TopK, dims,
+};
 
 /// One operation at one shape.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -21,6 +23,9 @@ pub(super) enum Scores {
     Equal,
     Ascending,
 }
+
+const CPU_ROWS: [usize; 6] = [1, 2, 4, 8, 16, 32];
+const GPU_ROWS: [usize; 4] = [1, 8, 32, 128];
 
 pub(super) const HEADS: usize = 64;
 /// Tokens per index key.
@@ -72,13 +77,30 @@ impl Case {
         }
     }
 
-    /// The most rows of a run that nobody asked for others, so that it ends soon.
-    pub(super) fn most_rows(&self) -> usize {
-        match self {
-            Case::SparseAttention { width: 2176.. } | Case::IndexScores { keys: 65_536.. } => 8,
-            Case::IndexScores { keys: 16_384.. } | Case::SelectKeys { keys: 16_384.. } => 16,
-            _ => usize::MAX,
-        }
+    /// The numbers of rows of a run that nobody asked for others, fewer for the largest shapes, so that it ends soon.
+    pub(super) fn rows(&self, gpu: bool) -> Vec<usize> {
+        let (all, most): (&[usize], usize) = match (gpu, self) {
+            (true, Case::IndexScores { .. } | Case::SelectKeys { .. } | Case::TopK { .. }) => (&GPU_ROWS, 32),
+            (true, _) => (&GPU_ROWS, usize::MAX),
+            (_, Case::SparseAttention { width: 2176.. } | Case::IndexScores { keys: 65_536.. }) => {
+                (&CPU_ROWS, 8)
+            }
+            (_, Case::IndexScores { keys: 16_384.. } | Case::SelectKeys { keys: 16_384.. }) => {
+                (&CPU_ROWS, 16)
+            }
+            _ => (&CPU_ROWS, usize::MAX),
+        };
+        all.iter().copied().filter(|rows| *rows <= most).collect()
+    }
+
+    /// What a step needs for calls of so many rows.
+    pub(super) fn limits(&self, rows: usize) -> Limits {
+        let (width, keys) = match *self {
+            Case::SparseAttention { width } => (width, 0),
+            Case::IndexScores { keys } | Case::SelectKeys { keys } | Case::TopK { n: keys, .. } => (0, keys),
+            Case::Compress { .. } | Case::GatherRows { .. } => (0, 0),
+        };
+        Limits { rows, width, keys }
     }
 
     /// About the bytes that one request holds.

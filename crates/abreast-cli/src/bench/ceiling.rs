@@ -10,10 +10,15 @@ use std::time::{Duration, Instant};
 /// The measured ceilings, with all threads that the operations use.
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct Ceilings {
-    /// f32 fused multiply-add of the instruction set in use, the roof over arithmetic.
+    /// f32 fused multiply-add of the instruction set in use, the roof over arithmetic. Infinite, null in JSON, where unknown.
     pub(super) fma_gflops: f64,
-    /// The same of every instruction set with vectors that this processor has.
+    /// The same of every instruction set with vectors that this processor has, or of the GPU's architecture.
     pub(super) fma_gflops_of: BTreeMap<String, f64>,
+    /// Where these are from: measured, or a GPU's properties.
+    pub(super) fma_from: &'static str,
+    /// A GPU's time for the smallest call of a step: no figure can be lower.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) least_call_us: Option<f64>,
     /// Memory, smallest working set first.
     pub(super) memory: Vec<Bandwidth>,
 }
@@ -22,7 +27,9 @@ pub(super) struct Ceilings {
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct Bandwidth {
     pub(super) bytes: usize,
-    pub(super) read_gbs: f64,
+    /// Where it is not measured, reads are held against copies.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) read_gbs: Option<f64>,
     /// Bytes read and bytes written, both counted.
     pub(super) copy_gbs: f64,
 }
@@ -57,14 +64,20 @@ impl Ceilings {
             .map(|isa| (isa.to_string(), fma(isa, threads)))
             .collect();
         let fma_gflops = *fma_gflops_of.entry(isa.to_string()).or_insert_with(|| fma(isa, threads));
-        Ceilings { fma_gflops, fma_gflops_of, memory: memory(threads) }
+        Ceilings {
+            fma_gflops,
+            fma_gflops_of,
+            fma_from: "measured",
+            least_call_us: None,
+            memory: memory(threads),
+        }
     }
 
     /// The least seconds for `cost` over a working set of `bytes`, and what sets them.
     pub(super) fn floor(&self, cost: Cost, (bytes, traffic): (usize, Traffic)) -> (f64, Bound) {
         let level = self.memory.iter().find(|m| m.bytes >= bytes).or(self.memory.last());
         let gbs = level.map_or(f64::INFINITY, |m| match traffic {
-            Traffic::Read => m.read_gbs,
+            Traffic::Read => m.read_gbs.unwrap_or(m.copy_gbs),
             Traffic::Copy => m.copy_gbs,
         });
         let compute = cost.flops as f64 / (self.fma_gflops * 1e9);
@@ -91,7 +104,7 @@ fn memory(threads: usize) -> Vec<Bandwidth> {
             let moved = (len * size_of::<Line>() * threads * passes) as f64;
             let read = best(&mut parts, |part| (0..passes).for_each(|_| loops::read(&part[..len])));
             let copy = best(&mut parts, |part| (0..passes).for_each(|_| loops::copy(&mut part[..len])));
-            Bandwidth { bytes, read_gbs: moved / read / 1e9, copy_gbs: moved / copy / 1e9 }
+            Bandwidth { bytes, read_gbs: Some(moved / read / 1e9), copy_gbs: moved / copy / 1e9 }
         })
         .collect()
 }
@@ -126,10 +139,12 @@ mod tests {
     use super::*;
 
     fn ceilings() -> Ceilings {
-        let level = |bytes, gbs| Bandwidth { bytes, read_gbs: gbs, copy_gbs: gbs / 2.0 };
+        let level = |bytes, gbs| Bandwidth { bytes, read_gbs: Some(gbs), copy_gbs: gbs / 2.0 };
         Ceilings {
             fma_gflops: 100.0,
             fma_gflops_of: BTreeMap::new(),
+            fma_from: "measured",
+            least_call_us: None,
             memory: vec![level(1000, 50.0), level(2000, 10.0)],
         }
     }

@@ -1,6 +1,6 @@
 //! Where and with what a report was measured.
 
-use abreast::{Device, Isa};
+use abreast::{Device, Gpu, Isa};
 use serde::Serialize;
 use std::time::SystemTime;
 
@@ -13,24 +13,60 @@ pub(super) struct Machine {
     pub(super) features: Vec<&'static str>,
     pub(super) cores: usize,
     pub(super) device: String,
-    pub(super) isa: String,
-    pub(super) threads: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) gpu: Option<GpuModel>,
+    /// Of the CPU backend.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) isa: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) threads: Option<usize>,
     /// Of this program.
     pub(super) version: &'static str,
     /// RFC 3339, UTC.
     pub(super) date: String,
 }
 
+/// A GPU, as its driver describes it.
+#[derive(Debug, Clone, Serialize)]
+pub(super) struct GpuModel {
+    pub(super) name: String,
+    pub(super) architecture: String,
+    /// The driver's version where the system tells it, and the CUDA version that it speaks.
+    pub(super) driver: String,
+    pub(super) multiprocessors: u32,
+    pub(super) clock_mhz: u32,
+    pub(super) l2_bytes: usize,
+    pub(super) memory_bytes: usize,
+}
+
+impl GpuModel {
+    pub(super) fn new(gpu: Gpu) -> GpuModel {
+        let ((major, minor), (cuda, update)) = (gpu.capability, gpu.driver);
+        let module = driver_module().map_or(String::new(), |version| format!("{version}, "));
+        GpuModel {
+            name: gpu.name,
+            architecture: format!("sm_{major}{minor}"),
+            driver: format!("{module}CUDA {cuda}.{update}"),
+            multiprocessors: gpu.multiprocessors,
+            clock_mhz: gpu.clock_khz / 1000,
+            l2_bytes: gpu.l2_bytes,
+            memory_bytes: gpu.memory_bytes,
+        }
+    }
+}
+
 impl Machine {
-    pub(super) fn new(device: &Device, isa: Isa, threads: usize) -> Machine {
+    /// `cpu` is how the CPU backend works, where that is measured.
+    pub(super) fn new(device: &Device, cpu: Option<(Isa, usize)>) -> Machine {
         Machine {
             cpu: cpu_model().unwrap_or_else(|| format!("unknown {}", std::env::consts::ARCH)),
             arch: std::env::consts::ARCH,
             features: features(),
             cores: cores(),
             device: device.describe(),
-            isa: isa.to_string(),
-            threads,
+            gpu: device.gpu().map(GpuModel::new),
+            isa: cpu.map(|(isa, _)| isa.to_string()),
+            threads: cpu.map(|(_, threads)| threads),
             version: env!("CARGO_PKG_VERSION"),
             date: humantime::format_rfc3339_seconds(SystemTime::now()).to_string(),
         }
@@ -47,6 +83,16 @@ fn cpu_model() -> Option<String> {
     let text = std::fs::read_to_string("/proc/cpuinfo").ok()?;
     let line = text.lines().find(|line| line.starts_with("model name"))?;
     line.split_once(':').map(|(_, model)| model.trim().to_owned())
+}
+
+/// The version in the first line, `NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.95.05  ...`, of the driver's own file.
+fn driver_module() -> Option<String> {
+    let text = std::fs::read_to_string("/proc/driver/nvidia/version").ok()?;
+    let words = text.lines().next()?.split_whitespace();
+    words
+        .into_iter()
+        .find(|word| word.starts_with(|c: char| c.is_ascii_digit()) && word.contains('.'))
+        .map(str::to_owned)
 }
 
 #[cfg(target_arch = "x86_64")]

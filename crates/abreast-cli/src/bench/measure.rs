@@ -25,17 +25,32 @@ pub(super) struct Measured {
     pub(super) solo: Timing,
     /// Of the joint call.
     pub(super) cost: Cost,
+    pub(super) gpu: Option<OnGpu>,
+}
+
+/// What is known of a call on a GPU beside: its `joint` and `solo` are the device's times with cold inputs.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct OnGpu {
+    /// Bytes that calls touch before inputs come back.
+    pub(super) turn_bytes: usize,
+    /// Whether these are enough for inputs to be in no cache.
+    pub(super) cold: bool,
+    /// The device's time where calls have one set of inputs.
+    pub(super) warm: Timing,
+    /// The host's time until a plain call returns, and until the replay of a step that holds the call does.
+    pub(super) call_host: Timing,
+    pub(super) replay_host: Timing,
 }
 
 /// Times calls of `rows` rows out of `requests`, for about `budget`.
 ///
 /// Joint and solo samples take turns, so that a drift of the clock's rate hits both.
 pub(super) fn measure(
-    call: &mut Call<'_>,
+    call: &mut impl Call,
     (rows, requests): (usize, usize),
     budget: Duration,
 ) -> Result<Measured> {
-    let cost = call(0..rows)?;
+    let cost = call.cost(0..rows);
     let mut sampler = Sampler { call, rows, groups: requests / rows, turn: 0, repeats: 1 };
     sampler.warm_up()?;
     let (mut joint, mut solo) = (Vec::new(), Vec::new());
@@ -48,11 +63,11 @@ pub(super) fn measure(
     }
     let joint = summary(joint);
     // A joint call of one row is its solo call.
-    Ok(Measured { joint, solo: if rows > 1 { summary(solo) } else { joint }, cost })
+    Ok(Measured { joint, solo: if rows > 1 { summary(solo) } else { joint }, cost, gpu: None })
 }
 
-struct Sampler<'a, 'c> {
-    call: &'a mut Call<'c>,
+struct Sampler<'a, C> {
+    call: &'a mut C,
     rows: usize,
     groups: usize,
     turn: usize,
@@ -60,7 +75,7 @@ struct Sampler<'a, 'c> {
     repeats: u32,
 }
 
-impl Sampler<'_, '_> {
+impl<C: Call> Sampler<'_, C> {
     /// Every call takes the next requests, so that it does not find its data in the caches only because the call
     /// before left it there.
     fn next(&mut self) -> Range<usize> {
@@ -73,7 +88,7 @@ impl Sampler<'_, '_> {
     fn warm_up(&mut self) -> Result<()> {
         for _ in 0..self.groups {
             let range = self.next();
-            (self.call)(range)?;
+            self.call.run(range)?;
         }
         while self.joint()? * f64::from(self.repeats) < SAMPLE.as_secs_f64() * 1e6 && self.repeats < 1 << 20 {
             self.repeats *= 2;
@@ -83,15 +98,15 @@ impl Sampler<'_, '_> {
 
     /// Microseconds of a joint call.
     fn joint(&mut self) -> Result<f64> {
-        self.sample(|call, range| call(range).map(drop))
+        self.sample(|call, range| call.run(range))
     }
 
     /// Microseconds of solo calls of the same number of rows.
     fn solo(&mut self) -> Result<f64> {
-        self.sample(|call, range| range.into_iter().try_for_each(|row| call(row..row + 1).map(drop)))
+        self.sample(|call, range| range.into_iter().try_for_each(|row| call.run(row..row + 1)))
     }
 
-    fn sample(&mut self, run: impl Fn(&mut Call<'_>, Range<usize>) -> Result<()>) -> Result<f64> {
+    fn sample(&mut self, run: impl Fn(&mut C, Range<usize>) -> Result<()>) -> Result<f64> {
         let start = Instant::now();
         for _ in 0..self.repeats {
             let range = self.next();
@@ -101,7 +116,7 @@ impl Sampler<'_, '_> {
     }
 }
 
-fn summary(mut samples: Vec<f64>) -> Timing {
+pub(super) fn summary(mut samples: Vec<f64>) -> Timing {
     samples.sort_unstable_by(f64::total_cmp);
     let at = |percent: usize| samples[(samples.len() - 1) * percent / 100];
     Timing { median: at(50), p10: at(10), p90: at(90), samples: samples.len() }
@@ -118,21 +133,35 @@ mod tests {
         assert_eq!(summary(vec![3.0]), Timing { median: 3.0, p10: 3.0, p90: 3.0, samples: 1 });
     }
 
-    /// The joint calls take whole groups in turn, the solo calls single rows; nothing beyond the requests.
+    /// Counts how often each request ran jointly, in threes, and alone.
+    #[derive(Default)]
+    struct Counts {
+        joint: [u32; 7],
+        solo: [u32; 7],
+    }
+
+    impl Call for Counts {
+        fn run(&mut self, requests: Range<usize>) -> Result<()> {
+            assert!(requests.len() == 1 || [0..3, 3..6].contains(&requests), "{requests:?}");
+            let counts = if requests.len() == 1 { &mut self.solo } else { &mut self.joint };
+            counts[requests].iter_mut().for_each(|n| *n += 1);
+            Ok(())
+        }
+
+        fn cost(&mut self, requests: Range<usize>) -> Cost {
+            Cost { flops: requests.len() as u64, bytes: 1 }
+        }
+    }
+
+    /// Joint calls take whole groups in turn, solo calls single rows; nothing beyond the groups.
     #[test]
     fn calls_take_turns_over_the_requests() {
-        let (mut joint, mut solo) = ([0u32; 7], [0u32; 7]);
-        let mut call = |range: Range<usize>| {
-            assert!(range.len() == 1 || [0..3, 3..6].contains(&range), "{range:?}");
-            let counts = if range.len() == 3 { &mut joint } else { &mut solo };
-            counts[range].iter_mut().for_each(|n| *n += 1);
-            Ok(Cost { flops: 1, bytes: 2 })
-        };
-        let measured = measure(&mut call, (3, 7), Duration::ZERO).unwrap();
-        assert_eq!(measured.cost, Cost { flops: 1, bytes: 2 });
+        let mut counts = Counts::default();
+        let measured = measure(&mut counts, (3, 7), Duration::ZERO).unwrap();
+        assert_eq!(measured.cost, Cost { flops: 3, bytes: 1 });
         assert_eq!(measured.joint.samples, FEWEST_SAMPLES);
         assert_eq!(measured.solo.samples, FEWEST_SAMPLES);
-        for counts in [joint, solo] {
+        for counts in [counts.joint, counts.solo] {
             assert!(counts[..6].iter().all(|n| *n > 0), "{counts:?}");
             assert_eq!(counts[6], 0);
         }
@@ -140,7 +169,7 @@ mod tests {
 
     #[test]
     fn one_row_is_its_own_solo() {
-        let measured = measure(&mut |_| Ok(Cost::default()), (1, 2), Duration::ZERO).unwrap();
+        let measured = measure(&mut Counts::default(), (1, 7), Duration::ZERO).unwrap();
         assert_eq!(measured.joint, measured.solo);
     }
 }

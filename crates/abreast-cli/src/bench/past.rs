@@ -24,7 +24,14 @@ fn nobody() -> String {
 #[derive(Debug, Deserialize)]
 pub(super) struct Setting {
     pub(super) cpu: String,
-    pub(super) threads: usize,
+    pub(super) threads: Option<usize>,
+    pub(super) gpu: Option<GpuName>,
+}
+
+/// The GPU that was measured.
+#[derive(Debug, Deserialize)]
+pub(super) struct GpuName {
+    pub(super) name: String,
 }
 
 /// One figure.

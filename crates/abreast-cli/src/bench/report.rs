@@ -39,14 +39,31 @@ pub(super) struct Record {
     pub(super) solo_us: f64,
     /// `solo_us / median_us`.
     pub(super) speedup: f64,
-    /// The lower ceiling, and how much of it was reached.
+    /// The least time by the lower ceiling, which that is, and how much of it was reached.
+    pub(super) floor_us: f64,
     pub(super) bound: Bound,
     pub(super) share: f64,
+    #[serde(flatten)]
+    pub(super) gpu: Option<GpuRecord>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) baseline: Option<Compared>,
     /// One for each name of the report's `peers`, where that peer has the figure.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) peers: Vec<Option<Compared>>,
+}
+
+/// What a figure has beside on a GPU, where the others are the device's times with cold inputs.
+#[derive(Debug, Clone, Serialize)]
+pub(super) struct GpuRecord {
+    /// Bytes that calls touch before inputs come back, and whether these are three times the L2.
+    pub(super) turn_bytes: usize,
+    pub(super) cold: bool,
+    /// The device's time where calls have one set of inputs.
+    pub(super) warm_us: f64,
+    pub(super) warm_floor_us: f64,
+    /// The host's time until a plain call returns, and until the replay of a step that holds the call does.
+    pub(super) call_host_us: f64,
+    pub(super) replay_host_us: f64,
 }
 
 /// Another figure for the same work.
@@ -67,7 +84,16 @@ impl Record {
     ) -> Record {
         let seconds = m.joint.median * 1e-6;
         let data_bytes = case.request_bytes() * requests;
-        let (floor, bound) = c.floor(m.cost, (data_bytes, case.traffic()));
+        let floor = |bytes| c.floor(m.cost, (bytes, case.traffic()));
+        let gpu = m.gpu.map(|gpu| GpuRecord {
+            turn_bytes: gpu.turn_bytes,
+            cold: gpu.cold,
+            warm_us: gpu.warm.median,
+            warm_floor_us: floor(m.cost.bytes as usize).0 * 1e6,
+            call_host_us: gpu.call_host.median,
+            replay_host_us: gpu.replay_host.median,
+        });
+        let (floor, bound) = floor(gpu.as_ref().map_or(data_bytes, |gpu| gpu.turn_bytes));
         Record {
             op: case.op(),
             shape: case.shape(),
@@ -83,8 +109,10 @@ impl Record {
             gbs: m.cost.bytes as f64 / seconds / 1e9,
             solo_us: m.solo.median,
             speedup: m.solo.median / m.joint.median,
+            floor_us: floor * 1e6,
             bound,
             share: floor / seconds,
+            gpu,
             baseline: None,
             peers: vec![],
         }

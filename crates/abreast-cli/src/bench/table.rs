@@ -1,6 +1,6 @@
 //! The report for people: a Markdown table, so that it can stand in a page as it is.
 
-use super::ceiling::Bound;
+use super::ceiling::{Bandwidth, Bound};
 use super::report::{Compared, Record, Report};
 
 /// Smaller changes are not worth a word.
@@ -10,27 +10,55 @@ const CHANGE: f64 = 0.05;
 pub(super) fn render(report: &Report) -> String {
     let (m, c) = (&report.machine, &report.ceilings);
     let rates: Vec<String> = c.fma_gflops_of.iter().map(|(isa, rate)| format!("{isa} {rate:.0}")).collect();
-    let level =
-        |l: &super::ceiling::Bandwidth| format!("{} {:.0}/{:.0}", bytes(l.bytes), l.read_gbs, l.copy_gbs);
+    let level = |l: &Bandwidth| {
+        let read = l.read_gbs.map_or("-".into(), |gbs| format!("{gbs:.0}"));
+        format!("{} {read}/{:.0}", bytes(l.bytes), l.copy_gbs)
+    };
     let memory: Vec<String> = c.memory.iter().map(level).collect();
+    let driver = m.gpu.as_ref().map_or(String::new(), |gpu| format!("; driver {}", gpu.driver));
+    let least =
+        c.least_call_us.map_or(String::new(), |us| format!("; the smallest call of a step {}", time(us)));
     format!(
-        "{} ({}); {}; abreast {}; {}\nceilings: f32 fused multiply-add {} GFLOP/s; memory read/copy {} GB/s\n\n{}",
+        "{} ({}); {}{driver}; abreast {}; {}\nceilings: f32 fused multiply-add {} GFLOP/s ({}); memory read/copy {} GB/s{least}\n\n{}{}",
         m.cpu,
         m.arch,
         m.device,
         m.version,
         m.date,
         rates.join(", "),
+        c.fma_from,
         memory.join(", "),
         aligned(&lines(report)),
+        if m.gpu.is_some() { ON_GPU } else { "" },
     )
 }
 
+/// What the columns of a GPU's table mean.
+const ON_GPU: &str = "
+Times are the device's, of one call in replays of a step of many. Median: inputs are cold, calls touch at least 3 times the
+second-level cache before they come back; * less than that, since a step has at most 512 calls and takes 50 ms, and inputs hold about 1 GiB.
+Warm: all calls have the same inputs. Host: until a plain call returns / until the replay of a step of that call does.
+Floor: the least bytes at the rate of copies, or the least operations at the rate above.
+";
+
 fn lines(report: &Report) -> Vec<Vec<String>> {
     let with_baseline = report.results.iter().any(|r| r.baseline.is_some());
-    let head =
-        ["op", "shape", "rows", "median", "p10 to p90", "GFLOP/s", "GB/s", "joint vs solo", "of ceiling"];
+    let head = [
+        "op",
+        "shape",
+        "rows",
+        "median",
+        "p10 to p90",
+        "floor",
+        "x floor",
+        "GFLOP/s",
+        "GB/s",
+        "joint vs solo",
+    ];
     let mut head = head.map(String::from).to_vec();
+    if report.machine.gpu.is_some() {
+        head.extend(["warm".into(), "x floor".into(), "host call/replay".into()]);
+    }
     if with_baseline {
         head.extend(["baseline".into(), "ours/baseline".into()]);
     }
@@ -61,17 +89,27 @@ fn figures(r: &Record) -> Vec<String> {
         Bound::Compute => "compute",
         Bound::Memory => "memory",
     };
-    vec![
+    let mark = if r.gpu.as_ref().is_some_and(|gpu| !gpu.cold) { " *" } else { "" };
+    let mut line = vec![
         r.op.to_string(),
         r.shape.clone(),
         r.rows.to_string(),
-        time(r.median_us),
+        time(r.median_us) + mark,
         format!("{} to {}", time(r.p10_us), time(r.p90_us)),
+        format!("{} {bound}", time(r.floor_us)),
+        significant(r.median_us / r.floor_us),
         if r.flops == 0 { "-".into() } else { significant(r.gflops) },
         significant(r.gbs),
         format!("{:.2}x", r.speedup),
-        format!("{:.0}% {bound}", 100.0 * r.share),
-    ]
+    ];
+    if let Some(gpu) = &r.gpu {
+        line.extend([
+            time(gpu.warm_us),
+            significant(gpu.warm_us / gpu.warm_floor_us),
+            format!("{} / {}", time(gpu.call_host_us), time(gpu.replay_host_us)),
+        ]);
+    }
+    line
 }
 
 /// Our time by the baseline's, and a word where it changed.
@@ -122,7 +160,12 @@ fn aligned(lines: &[Vec<String>]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::cases::Case;
+    use super::super::ceiling::Ceilings;
+    use super::super::machine::{GpuModel, Machine};
+    use super::super::measure::{Measured, OnGpu, Timing};
     use super::*;
+    use abreast::{Cost, Device, Gpu};
 
     fn compared(ratio: f64) -> Compared {
         Compared { median_us: 10.0, ratio, how: None }
@@ -142,6 +185,51 @@ mod tests {
         assert_eq!(time(12.34), "12.3 µs");
         assert_eq!(time(999.4), "999 µs");
         assert_eq!(time(123_456.0), "123 ms");
+    }
+
+    /// One figure, whose inputs were not cold.
+    #[test]
+    fn a_gpu_has_columns_of_its_own() {
+        let mut machine = Machine::new(&Device::cpu().unwrap(), None);
+        let gpu = Gpu {
+            name: "GPU".into(),
+            capability: (9, 0),
+            driver: (13, 0),
+            multiprocessors: 132,
+            clock_khz: 1_980_000,
+            l2_bytes: 60 << 20,
+            memory_bytes: 1 << 37,
+        };
+        machine.gpu = Some(GpuModel::new(gpu));
+        let timing = |median| Timing { median, p10: 1.0, p90: 3.0, samples: 5 };
+        let on_gpu = OnGpu {
+            turn_bytes: 4096,
+            cold: false,
+            warm: timing(2.0),
+            call_host: timing(7.0),
+            replay_host: timing(8.0),
+        };
+        let (joint, solo) = (timing(4.0), timing(8.0));
+        let m = Measured { joint, solo, cost: Cost { flops: 0, bytes: 4_000_000 }, gpu: Some(on_gpu) };
+        let ceilings = Ceilings {
+            fma_gflops: 1.0,
+            fma_gflops_of: [("sm_90".to_owned(), 1.0)].into(),
+            fma_from: "properties",
+            least_call_us: Some(1.5),
+            memory: vec![Bandwidth { bytes: 8 << 20, read_gbs: None, copy_gbs: 2000.0 }],
+        };
+        let record = Record::new(Case::GatherRows { n: 512 }, (2, 4), (&m, &ceilings));
+        let text = render(&Report { machine, ceilings, peers: vec![], results: vec![record] });
+        assert!(text.contains("CUDA 13.0; abreast"), "{text}");
+        assert!(
+            text.contains("sm_90 1 GFLOP/s (properties); memory read/copy 8 MiB -/2000 GB/s; the"),
+            "{text}"
+        );
+        let cells = ["2", "4.00 µs *", "1.00 µs to 3.00 µs", "2.00 µs memory", "2.00", "-", "1000", "2.00x"];
+        let more = ["2.00 µs", "1.00", "7.00 µs / 8.00 µs", ""];
+        let line = text.lines().find(|line| line.contains("n 512")).unwrap();
+        let found: Vec<&str> = line.split('|').map(str::trim).skip(3).collect();
+        assert_eq!(found, [&cells[..], &more[..]].concat());
     }
 
     #[test]

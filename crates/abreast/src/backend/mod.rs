@@ -4,6 +4,7 @@ pub(crate) mod cpu;
 #[cfg(feature = "cuda")]
 pub(crate) mod cuda;
 
+use crate::device::Gpu;
 use crate::error::{Error, Result};
 use crate::ops::{
     Checked, Compress, ConvertState, GatherRows, IndexScores, SelectKeys, SparseAttention, TopK,
@@ -11,11 +12,16 @@ use crate::ops::{
 use crate::step::Limits;
 use crate::view::{DeviceId, Kind};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// What every backend does, beside the operations.
 pub(crate) trait Backend: Run + Send + Sync {
     fn id(&self) -> DeviceId;
     fn describe(&self) -> String;
+    /// What the driver tells, where this is a GPU.
+    fn gpu(&self) -> Option<Gpu> {
+        None
+    }
 
     /// Zeroed memory, aligned to at least 64 bytes.
     fn allocate(&self, bytes: usize, what: &'static str) -> Result<Box<dyn Allocation>>;
@@ -47,6 +53,11 @@ pub(crate) trait Recording: Run + Send {
     fn start(&mut self);
     /// Runs what was taken since `start`.
     fn submit(&mut self) -> Result<()>;
+    /// Runs what `submit` ran again, `runs` times, and tells the device's time of each; `None` where operations run as they
+    /// are taken.
+    fn repeat(&mut self, _runs: usize) -> Result<Option<Vec<Duration>>> {
+        Ok(None)
+    }
 }
 
 /// Memory of a device that is freed on drop, after the work that uses it.

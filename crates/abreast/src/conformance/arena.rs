@@ -44,16 +44,20 @@ impl<T: Element> Arena<T> {
         self.buffer.view().slice(self.segments[segment].clone())
     }
 
-    /// Every segment, written.
-    pub(super) fn views_mut(&mut self) -> impl Iterator<Item = ViewMut<'_, T, 1>> {
-        let (mut rest, mut passed) = (Some(self.buffer.view_mut()), 0);
-        self.segments.iter().map(move |segment| {
-            let tail = rest.take().expect("put back below");
-            let (head, tail) = tail.split_at(segment.end - passed);
-            let head = head.slice(segment.start - passed..segment.end - passed);
-            (rest, passed) = (Some(tail), segment.end);
-            head
-        })
+    /// The segments of `wanted`, each named once, in that order, written.
+    pub(super) fn views_mut(&mut self, wanted: &[usize]) -> Vec<ViewMut<'_, T, 1>> {
+        let mut ascending: Vec<usize> = (0..wanted.len()).collect();
+        ascending.sort_unstable_by_key(|&i| wanted[i]);
+        let mut views: Vec<_> = wanted.iter().map(|_| None).collect();
+        let (mut rest, mut passed) = (self.buffer.view_mut(), 0);
+        for i in ascending {
+            let segment = &self.segments[wanted[i]];
+            assert!(segment.start >= passed, "a row is named once in a call");
+            let (head, tail) = rest.split_at(segment.end - passed);
+            views[i] = Some(head.slice(segment.start - passed..segment.end - passed));
+            (rest, passed) = (tail, segment.end);
+        }
+        views.into_iter().flatten().collect()
     }
 
     /// The first segment, written.

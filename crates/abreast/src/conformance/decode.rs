@@ -31,6 +31,7 @@ pub(super) fn cases() -> Vec<Case> {
     };
     let mut cases: Vec<Case> = [("s30", 30), ("s200", 200)].into_iter().map(case).collect();
     cases.push(Case::new("steps/replay/limits".into(), limits));
+    cases.push(Case::new("steps/replay/timed".into(), timed));
     cases
 }
 
@@ -64,6 +65,27 @@ fn limits(lab: &mut Lab<'_>) -> Verdict {
     }
     gather(1)?;
     Ok(())
+}
+
+/// A step that is timed gives what it gives, and a time for each run.
+fn timed(lab: &mut Lab<'_>) -> Verdict {
+    let data = lab.device.upload(&[1.0f32, 2.0, 3.0])?;
+    let mut out = lab.device.zeros::<f32>(3)?;
+    let mut step = lab.device.step(Limits { rows: 1, width: 0, keys: 0 })?;
+    let rows = [GatherRow { source: data.view().into() }];
+    let times = step.time(4, |calls| {
+        let out = out.view_mut().reshape([1, 3])?.into();
+        calls.gather_rows(GatherRows { rows: &rows, out })
+    })?;
+    // A run of nothing after it has nothing to replay.
+    let nothing = step.time(2, |_| Ok(()))?;
+    let got = (out.read()?, times.len(), nothing.len());
+    let want = (vec![1.0, 2.0, 3.0], 4, 2);
+    if got == want {
+        Ok(())
+    } else {
+        Err(Finding::text("a timed step", format!("{want:?}"), format!("{got:?}")))
+    }
 }
 
 /// One decode step after another; what each gives is a digest.

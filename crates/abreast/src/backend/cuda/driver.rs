@@ -2,6 +2,7 @@
 
 use super::staging::Staging;
 use crate::backend::Allocation;
+use crate::device::Gpu;
 use crate::error::{Error, Result};
 use crate::view::{DeviceId, Kind};
 use cudarc::driver::{CudaContext, CudaStream, DriverError, result, sys};
@@ -60,6 +61,26 @@ impl Queue {
         };
         let staging = Mutex::new(Staging::new(&context).map_err(driver)?);
         Ok(Queue { id, context, stream, staging, process: std::process::id() })
+    }
+
+    pub(super) fn gpu(&self) -> Gpu {
+        use sys::CUdevice_attribute as A;
+        let number = |which| self.context.attribute(which).unwrap_or(0) as u32;
+        let mut version = 0;
+        // SAFETY: writes one number; where it fails the number stays 0.
+        let _ = unsafe { sys::cuDriverGetVersion(&mut version) };
+        Gpu {
+            name: self.context.name().unwrap_or_default(),
+            capability: (
+                number(A::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR),
+                number(A::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR),
+            ),
+            driver: (version as u32 / 1000, version as u32 % 1000 / 10),
+            multiprocessors: number(A::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT),
+            clock_khz: number(A::CU_DEVICE_ATTRIBUTE_CLOCK_RATE),
+            l2_bytes: number(A::CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE) as usize,
+            memory_bytes: self.context.total_mem().unwrap_or(0),
+        }
     }
 
     /// A driver's error, once and on every later call: after a device fault nothing of the handle works.

@@ -23,6 +23,7 @@ use self::driver::{Memory, Queue};
 use self::kernels::Kernels;
 use self::plan::{Launch, Plan, Room};
 use super::{Allocation, Backend, Recording, Run};
+use crate::device::Gpu;
 use crate::error::Result;
 use crate::ops::{
     Checked, Compress, ConvertState, GatherRows, IndexScores, SelectKeys, SparseAttention, TopK,
@@ -117,6 +118,10 @@ impl Backend for Cuda {
     fn describe(&self) -> String {
         let name = self.queue.context.name().unwrap_or_else(|_| "a device without a name".into());
         format!("{}, {name}, {}", self.queue.id, self.kernels.describe())
+    }
+
+    fn gpu(&self) -> Option<Gpu> {
+        Some(self.queue.gpu())
     }
 
     fn allocate(&self, bytes: usize, what: &'static str) -> Result<Box<dyn Allocation>> {

@@ -1,7 +1,7 @@
 //! A step as one graph. Its operations' plans are put one behind the other; as long as the launches are those of the recorded
 //! graph, only the table is new.
 
-use super::driver::Memory;
+use super::driver::{Memory, Queue};
 use super::plan::{Launch, Plan, Room};
 use super::{Cuda, compress, convert_state, gather_rows, index_scores, select_keys, sparse_attention, top_k};
 use crate::backend::{Recording, Run};
@@ -10,8 +10,9 @@ use crate::ops::{
     Checked, Compress, ConvertState, GatherRows, IndexScores, SelectKeys, SparseAttention, TopK,
 };
 use crate::step::Limits;
-use cudarc::driver::{CudaGraph, CudaStream, result, sys};
+use cudarc::driver::{CudaGraph, CudaStream, DriverError, result, sys};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 pub(super) struct Graph {
     cuda: Arc<Cuda>,
@@ -90,8 +91,30 @@ impl Recorded {
         // Calls of other threads go before all of it or after all of it.
         let _queue = cuda.scratch.lock().unwrap_or_else(PoisonError::into_inner);
         queue.upload(&plan.table, self.table.address)?;
+        self.launch(queue).map_err(fault)
+    }
+
+    /// Replays with the table as it is, between events.
+    fn repeat(&self, cuda: &Cuda, runs: usize) -> Result<Vec<Duration>> {
+        let queue = &cuda.queue;
+        let timed = || -> std::result::Result<_, DriverError> {
+            let _queue = cuda.scratch.lock().unwrap_or_else(PoisonError::into_inner);
+            let event = || queue.context.new_event(Some(sys::CUevent_flags::CU_EVENT_DEFAULT));
+            let events = (0..=runs).map(|_| event()).collect::<std::result::Result<Vec<_>, _>>()?;
+            events[0].record(&queue.stream)?;
+            for event in &events[1..] {
+                self.launch(queue)?;
+                event.record(&queue.stream)?;
+            }
+            let times = events.windows(2).map(|pair| pair[0].elapsed_ms(&pair[1]));
+            times.map(|ms| Ok(Duration::from_secs_f64(f64::from(ms?) * 1e-3))).collect()
+        };
+        timed().map_err(|e| queue.fault(e))
+    }
+
+    fn launch(&self, queue: &Queue) -> std::result::Result<(), DriverError> {
         // SAFETY: the graph's launches are those of the plan, on memory that lives as long as the graph.
-        unsafe { result::graph::launch(self.graph.cu_graph_exec(), queue.stream.cu_stream()) }.map_err(fault)
+        unsafe { result::graph::launch(self.graph.cu_graph_exec(), queue.stream.cu_stream()) }
     }
 }
 
@@ -123,6 +146,8 @@ impl Recording for Graph {
     fn submit(&mut self) -> Result<()> {
         let plan = std::mem::take(self.taken.get_mut().unwrap_or_else(PoisonError::into_inner));
         if plan.launches.is_empty() {
+            // Nothing to repeat: an older graph's addresses may be free.
+            self.recorded = None;
             return Ok(());
         }
         self.cuda.queue.enter()?;
@@ -132,5 +157,11 @@ impl Recording for Graph {
             self.recorded = Some(self.record(&plan)?);
         }
         self.recorded.as_ref().expect("just recorded").replay(&self.cuda, &plan)
+    }
+
+    fn repeat(&mut self, runs: usize) -> Result<Option<Vec<Duration>>> {
+        self.cuda.queue.enter()?;
+        let repeat = |recorded: &Recorded| recorded.repeat(&self.cuda, runs);
+        self.recorded.as_ref().map_or_else(|| Ok(vec![Duration::ZERO; runs]), repeat).map(Some)
     }
 }

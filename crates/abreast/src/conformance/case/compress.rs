@@ -6,7 +6,7 @@ use crate::conformance::arena::Arena;
 use crate::conformance::bits::{Fault, Part, RowBits};
 use crate::conformance::oracle::{self, Expected};
 use crate::dims::{coff, window};
-use crate::{Compress, CompressRow, Cost, Device, Emit, Op, Result, StateLayout, bf16};
+use crate::{Calls, Compress, CompressRow, Cost, Device, Emit, Op, Result, StateLayout, bf16};
 
 /// How large a call is.
 #[derive(Debug, Clone)]
@@ -233,18 +233,16 @@ impl OnDevice {
     ) -> Result<R> {
         let (data, features) = (&self.data, self.data.features());
         let state = [data.state_rows, features];
-        let mut kv_states: Vec<_> = self.kv_state.views_mut().map(Some).collect();
-        let mut score_states: Vec<_> = self.score_state.views_mut().map(Some).collect();
+        let states = self.kv_state.views_mut(entries).into_iter().zip(self.score_state.views_mut(entries));
         let mut rows = Vec::with_capacity(entries.len());
-        for &r in entries {
+        for (&r, (kv_state, score_state)) in entries.iter().zip(states) {
             let tokens = [data.tokens(r), features];
-            let once = "a row is named once in a call";
             rows.push(CompressRow {
                 start_pos: data.rows[r].start_pos,
                 kv: self.kv.view(r).reshape(tokens)?,
                 score: self.score.view(r).reshape(tokens)?,
-                kv_state: kv_states[r].take().expect(once).reshape(state)?,
-                score_state: score_states[r].take().expect(once).reshape(state)?,
+                kv_state: kv_state.reshape(state)?,
+                score_state: score_state.reshape(state)?,
                 out: data.rows[r].out,
             });
         }
@@ -292,6 +290,10 @@ impl Loaded for OnDevice {
 
     fn call(&mut self, entries: &[usize], status: usize) -> Result<()> {
         self.with(entries, status, |device, args| device.compress(args))
+    }
+
+    fn call_in(&mut self, calls: &mut Calls<'_>, (entries, status): (&[usize], usize)) -> Result<()> {
+        self.with(entries, status, |_, args| calls.compress(args))
     }
 
     fn cost(&mut self, entries: &[usize]) -> Cost {

@@ -5,7 +5,7 @@ use crate::conformance::arena::{Arena, repeat};
 use crate::conformance::bits::{Fault, Part, RowBits};
 use crate::conformance::oracle::{self, Expected};
 use crate::dims::{coff, window};
-use crate::{ConvertState, ConvertStateRow, Cost, Device, Op, Result, StateLayout};
+use crate::{Calls, ConvertState, ConvertStateRow, Cost, Device, Op, Result, StateLayout};
 
 /// How large a call is.
 #[derive(Debug, Clone)]
@@ -128,17 +128,15 @@ impl OnDevice {
     ) -> Result<R> {
         let (shape, features) = (&self.shape, self.shape.features());
         let (from, to) = ([shape.from_rows(), features], [shape.to_rows(), features]);
-        let mut kv_to: Vec<_> = self.kv_to.views_mut().map(Some).collect();
-        let mut score_to: Vec<_> = self.score_to.views_mut().map(Some).collect();
+        let states = self.kv_to.views_mut(entries).into_iter().zip(self.score_to.views_mut(entries));
         let mut rows = Vec::with_capacity(entries.len());
-        for &r in entries {
-            let once = "a row is named once in a call";
+        for (&r, (kv_to, score_to)) in entries.iter().zip(states) {
             rows.push(ConvertStateRow {
                 position: shape.rows[r],
                 kv_from: self.kv_from.view(r).reshape(from)?,
                 score_from: self.score_from.view(r).reshape(from)?,
-                kv_to: kv_to[r].take().expect(once).reshape(to)?,
-                score_to: score_to[r].take().expect(once).reshape(to)?,
+                kv_to: kv_to.reshape(to)?,
+                score_to: score_to.reshape(to)?,
             });
         }
         let (from, to) = (layout(shape.from), layout(shape.to));
@@ -155,6 +153,10 @@ impl Loaded for OnDevice {
 
     fn call(&mut self, entries: &[usize], _status: usize) -> Result<()> {
         self.with(entries, |device, args| device.convert_state(args))
+    }
+
+    fn call_in(&mut self, calls: &mut Calls<'_>, (entries, _status): (&[usize], usize)) -> Result<()> {
+        self.with(entries, |_, args| calls.convert_state(args))
     }
 
     fn cost(&mut self, entries: &[usize]) -> Cost {

@@ -4,7 +4,7 @@ use super::{Loaded, Problem, Rng};
 use crate::conformance::arena::{Arena, repeat};
 use crate::conformance::bits::{Fault, Part, RowBits};
 use crate::conformance::oracle::{self, Expected};
-use crate::{Cost, Device, Element, GatherRow, GatherRows, Op, Result};
+use crate::{Calls, Cost, Device, Element, GatherRow, GatherRows, Op, Result};
 use std::ops::Range;
 
 /// How large a call is.
@@ -107,6 +107,10 @@ impl<T: Element> Loaded for OnDevice<T> {
 
     fn call(&mut self, entries: &[usize], first: usize) -> Result<()> {
         self.with(entries, first, |device, args| device.gather_rows(args))
+    }
+
+    fn call_in(&mut self, calls: &mut Calls<'_>, (entries, first): (&[usize], usize)) -> Result<()> {
+        self.with(entries, first, |_, args| calls.gather_rows(args))
     }
 
     fn cost(&mut self, entries: &[usize]) -> Cost {

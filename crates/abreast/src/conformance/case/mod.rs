@@ -17,7 +17,7 @@ pub use rng::Rng;
 
 use super::bits::{Fault, RowBits};
 use super::oracle::Expected;
-use crate::{Cost, Device, Result};
+use crate::{Calls, Cost, Device, Result};
 
 /// Data for any number of rows of one operation, in host memory.
 pub trait Problem {
@@ -50,6 +50,9 @@ pub trait Loaded {
 
     /// Runs the rows of `entries` in one dispatch; their status words start at `status`.
     fn call(&mut self, entries: &[usize], status: usize) -> Result<()>;
+
+    /// Makes the same call in a step.
+    fn call_in(&mut self, calls: &mut Calls<'_>, named: (&[usize], usize)) -> Result<()>;
 
     /// The least work that [`call`](Loaded::call) does.
     fn cost(&mut self, entries: &[usize]) -> Cost;

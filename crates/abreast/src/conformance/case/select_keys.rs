@@ -5,7 +5,7 @@ use super::outputs::Outputs;
 use super::{Loaded, Problem, Rng, packed, places};
 use crate::conformance::bits::{Fault, RowBits};
 use crate::conformance::oracle::{self, Expected};
-use crate::{Cost, Device, Op, Result, SelectKeys, SelectKeysRow};
+use crate::{Calls, Cost, Device, Op, Result, SelectKeys, SelectKeysRow};
 
 /// How large a call is.
 #[derive(Debug, Clone)]
@@ -121,6 +121,10 @@ impl Loaded for OnDevice {
 
     fn call(&mut self, entries: &[usize], status: usize) -> Result<()> {
         self.with(entries, status, |device, args| device.select_keys(args))
+    }
+
+    fn call_in(&mut self, calls: &mut Calls<'_>, (entries, status): (&[usize], usize)) -> Result<()> {
+        self.with(entries, status, |_, args| calls.select_keys(args))
     }
 
     fn cost(&mut self, entries: &[usize]) -> Cost {

@@ -5,7 +5,7 @@ use super::{Loaded, Problem, Rng, places};
 use crate::conformance::arena::Arena;
 use crate::conformance::bits::{Fault, RowBits};
 use crate::conformance::oracle::{self, Expected};
-use crate::{AttentionRow, Cost, Device, Method, Op, Result, SparseAttention, bf16};
+use crate::{AttentionRow, Calls, Cost, Device, Method, Op, Result, SparseAttention, bf16};
 
 /// How large a call is.
 #[derive(Debug, Clone)]
@@ -260,6 +260,10 @@ impl Loaded for OnDevice {
 
     fn call(&mut self, entries: &[usize], status: usize) -> Result<()> {
         self.with(entries, status, |device, args| device.sparse_attention(args))
+    }
+
+    fn call_in(&mut self, calls: &mut Calls<'_>, (entries, status): (&[usize], usize)) -> Result<()> {
+        self.with(entries, status, |_, args| calls.sparse_attention(args))
     }
 
     fn cost(&mut self, entries: &[usize]) -> Cost {

@@ -5,7 +5,7 @@ use super::{Loaded, Problem, Rng, packed, places};
 use crate::conformance::arena::Arena;
 use crate::conformance::bits::{Fault, RowBits};
 use crate::conformance::oracle::{self, Expected};
-use crate::{Cost, Device, Op, Result, TopK, TopKRow};
+use crate::{Calls, Cost, Device, Op, Result, TopK, TopKRow};
 
 /// How large a call is.
 #[derive(Debug, Clone)]
@@ -139,6 +139,10 @@ impl Loaded for OnDevice {
 
     fn call(&mut self, entries: &[usize], status: usize) -> Result<()> {
         self.with(entries, status, |device, args| device.top_k(args))
+    }
+
+    fn call_in(&mut self, calls: &mut Calls<'_>, (entries, status): (&[usize], usize)) -> Result<()> {
+        self.with(entries, status, |_, args| calls.top_k(args))
     }
 
     fn cost(&mut self, entries: &[usize]) -> Cost {
