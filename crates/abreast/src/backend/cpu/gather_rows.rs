@@ -5,6 +5,9 @@ use crate::error::Result;
 use crate::ops::{Checked, GatherRows, Op};
 
 pub(super) fn launch(cpu: &Cpu, mut op: Checked<GatherRows<'_>>) -> Result<()> {
+    if op.rows.is_empty() {
+        return Ok(());
+    }
     let [_, n] = op.out.shape();
     let bytes = n * op.out.dtype().size();
     let out = Shared(op.out.as_mut_ptr());

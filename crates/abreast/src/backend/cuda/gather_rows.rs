@@ -20,7 +20,8 @@ const BLOCKS: usize = 64;
 pub(super) fn plan(mut op: Checked<GatherRows<'_>>, room: Room) -> Plan {
     let [rows, n] = op.out.shape();
     let rows = room.rows(rows);
-    let bytes = n * op.out.dtype().size();
+    // Without rows there is no memory that bounds `n`.
+    let bytes = n.saturating_mul(op.out.dtype().size());
     let mut plan = Plan::default();
     let head = Head { out: op.out.as_mut_ptr() as u64, bytes: bytes as u64, rows: rows as i32, pad: 0 };
     let table = plan.push(&head, (op.rows.iter().map(|row| row.source.as_ptr() as u64), 0, rows));
