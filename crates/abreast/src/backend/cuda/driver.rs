@@ -7,15 +7,52 @@ use crate::error::{Error, Result};
 use crate::view::{DeviceId, Kind};
 use cudarc::driver::{CudaContext, CudaStream, DriverError, result, sys};
 use std::ffi::c_void;
+use std::mem::ManuallyDrop;
+use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// One device and the stream that everything of a handle is queued on.
 pub(super) struct Queue {
     pub(super) id: DeviceId,
-    pub(super) context: Arc<CudaContext>,
-    pub(super) stream: Arc<CudaStream>,
+    pub(super) context: Owned<Arc<CudaContext>>,
+    pub(super) stream: Owned<Arc<CudaStream>>,
     staging: Mutex<Staging>,
     process: u32,
+}
+
+/// A thing of the driver's, given back only by the process that took it: in a forked child the driver does not work, not even
+/// to let go.
+pub(super) struct Owned<T> {
+    value: ManuallyDrop<T>,
+    process: u32,
+}
+
+impl<T> Owned<T> {
+    pub(super) fn new(value: T) -> Owned<T> {
+        Owned { value: ManuallyDrop::new(value), process: std::process::id() }
+    }
+}
+
+impl<T> Deref for Owned<T> {
+    type Target = T;
+    fn deref(&self) -> &T {
+        &self.value
+    }
+}
+
+impl<T> DerefMut for Owned<T> {
+    fn deref_mut(&mut self) -> &mut T {
+        &mut self.value
+    }
+}
+
+impl<T> Drop for Owned<T> {
+    fn drop(&mut self) {
+        if self.process == std::process::id() {
+            // SAFETY: dropped here alone, once.
+            unsafe { ManuallyDrop::drop(&mut self.value) }
+        }
+    }
 }
 
 /// A stream of the caller's; null is the default stream.
@@ -60,6 +97,7 @@ impl Queue {
             Some(Stream(stream)) => unsafe { context.wrap_borrowed_stream(stream.cast()) },
         };
         let staging = Mutex::new(Staging::new(&context).map_err(driver)?);
+        let (context, stream) = (Owned::new(context), Owned::new(stream));
         Ok(Queue { id, context, stream, staging, process: std::process::id() })
     }
 

@@ -1,7 +1,7 @@
 //! Kernels by name: compiled at first use for the device's architecture, kept on disk, loaded once.
 
 use super::cache::Cache;
-use super::driver::Queue;
+use super::driver::{Owned, Queue};
 use super::nvrtc::{Nvrtc, OPTIONS, Source};
 use crate::dims::{self, exp, status};
 use crate::error::{Error, Result};
@@ -52,7 +52,7 @@ pub(super) fn source(stem: &str) -> Option<String> {
 pub(super) struct Kernels {
     architecture: String,
     cache: Cache,
-    loaded: Mutex<Loaded>,
+    loaded: Owned<Mutex<Loaded>>,
 }
 
 #[derive(Default)]
@@ -67,7 +67,7 @@ impl Kernels {
         // Hopper's and later chips' own instructions go by the name with an a.
         let suffix = if major >= 9 { "a" } else { "" };
         let architecture = format!("sm_{major}{minor}{suffix}");
-        Ok(Kernels { architecture, cache: Cache::of_user(), loaded: Mutex::default() })
+        Ok(Kernels { architecture, cache: Cache::of_user(), loaded: Owned::new(Mutex::default()) })
     }
 
     pub(super) fn describe(&self) -> String {

@@ -1,7 +1,7 @@
 //! A step as one graph. Its operations' plans are put one behind the other; as long as the launches are those of the recorded
 //! graph, only the table is new.
 
-use super::driver::{Memory, Queue};
+use super::driver::{Memory, Owned, Queue};
 use super::plan::{Launch, Plan, Room};
 use super::{Cuda, compress, convert_state, gather_rows, index_scores, select_keys, sparse_attention, top_k};
 use crate::backend::{Recording, Run};
@@ -21,7 +21,7 @@ pub(super) struct Graph {
     taken: Mutex<Plan>,
     recorded: Option<Recorded>,
     /// Only for recording: the queue's own stream stays free for other threads' calls.
-    side: Arc<CudaStream>,
+    side: Owned<Arc<CudaStream>>,
 }
 
 /// A graph and the memory that it works on.
@@ -31,7 +31,7 @@ struct Recorded {
     table_bytes: usize,
     _scratch: Memory,
     scratch_bytes: usize,
-    graph: CudaGraph,
+    graph: Owned<CudaGraph>,
 }
 
 // SAFETY: a graph may be used from any thread, one at a time: it is reached through `&mut Graph`.
@@ -39,7 +39,8 @@ unsafe impl Send for Recorded {}
 
 impl Graph {
     pub(super) fn new(cuda: Arc<Cuda>, limits: Limits) -> Result<Graph> {
-        let side = cuda.queue.context.new_stream().map_err(|e| cuda.queue.fault(e))?;
+        cuda.queue.enter()?;
+        let side = Owned::new(cuda.queue.context.new_stream().map_err(|e| cuda.queue.fault(e))?);
         Ok(Graph { cuda, room: Room::Limits(limits), taken: Mutex::default(), recorded: None, side })
     }
 
@@ -73,7 +74,7 @@ impl Graph {
             table_bytes: plan.table.len(),
             _scratch: scratch,
             scratch_bytes: plan.scratch,
-            graph,
+            graph: Owned::new(graph),
         })
     }
 }

@@ -1,6 +1,6 @@
 //! Page-locked host memory that copies to and from the device go through, so that nobody waits for them.
 
-use super::driver::Queue;
+use super::driver::{Owned, Queue};
 use crate::error::Result;
 use cudarc::driver::{CudaContext, CudaEvent, DriverError, result};
 use std::ffi::c_void;
@@ -12,7 +12,7 @@ const BLOCK: usize = 1 << 20;
 
 /// Blocks that are used in turn.
 pub(super) struct Staging {
-    blocks: Vec<Block>,
+    blocks: Vec<Owned<Block>>,
     next: usize,
 }
 
@@ -21,7 +21,6 @@ struct Block {
     /// Passed when the device has read or written the block.
     copied: CudaEvent,
     context: Arc<CudaContext>,
-    process: u32,
 }
 
 // SAFETY: page-locked memory belongs to no thread; it is reached through `&mut`.
@@ -33,7 +32,7 @@ impl Block {
         let copied = context.new_event(None)?;
         // SAFETY: a plain allocation, owned by the block.
         let memory = unsafe { result::malloc_host(BLOCK, 0) }?;
-        Ok(Block { memory, copied, context: context.clone(), process: std::process::id() })
+        Ok(Block { memory, copied, context: context.clone() })
     }
 
     fn bytes(&mut self, n: usize) -> &mut [u8] {
@@ -44,9 +43,7 @@ impl Block {
 
 impl Drop for Block {
     fn drop(&mut self) {
-        // A forked child has no device to free it on.
-        let ours = self.process == std::process::id();
-        if ours && self.context.bind_to_thread().is_ok() && self.copied.synchronize().is_ok() {
+        if self.context.bind_to_thread().is_ok() && self.copied.synchronize().is_ok() {
             // SAFETY: allocated in `new`, freed once, and the device is done with it.
             let _ = unsafe { result::free_host(self.memory) };
         }
@@ -55,7 +52,9 @@ impl Drop for Block {
 
 impl Staging {
     pub(super) fn new(context: &Arc<CudaContext>) -> std::result::Result<Staging, DriverError> {
-        let blocks = (0..BLOCKS).map(|_| Block::new(context)).collect::<std::result::Result<_, _>>()?;
+        let blocks = (0..BLOCKS)
+            .map(|_| Block::new(context).map(Owned::new))
+            .collect::<std::result::Result<_, _>>()?;
         Ok(Staging { blocks, next: 0 })
     }
 
