@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Cross-builds for aarch64 and runs under emulation, so that the NEON bodies are executed on an x86-64 machine. Needs
-# Debian 12 and root. Arguments are those of cargo, `test --package abreast` where there are none:
+# Debian 12 and root. Arguments are those of cargo; without any, the library's tests run.
 #     tools/aarch64.sh run --package abreast-cli -- replay
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -18,7 +18,11 @@ fi
 qemu-aarch64 --version | head -1
 debian_rust
 
-[[ $# -gt 0 ]] || set -- test --package abreast
+if [[ $# -eq 0 ]]; then
+    # QEMU 7 aborts where a forked child starts a thread; gigabytes are slow to emulate and the same everywhere.
+    echo "not run under emulation: the_child_gets_an_error, beyond_2_to_the_32"
+    set -- test --package abreast -- --skip the_child_gets_an_error --skip beyond_2_to_the_32
+fi
 command=$1
 shift
 export CARGO_TARGET_DIR=target/aarch64

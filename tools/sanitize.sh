@@ -16,6 +16,9 @@ cargo_options=(--release --locked --target "$target")
 export CARGO_TARGET_DIR=target/sanitize/$tool
 # The sanitizers are unstable in Rust; this lets the stable compiler use them.
 export RUSTC_BOOTSTRAP=1
+# An allocation that is too large is the library's to report.
+export ASAN_OPTIONS=allocator_may_return_null=1
+export TSAN_OPTIONS=$ASAN_OPTIONS MSAN_OPTIONS=$ASAN_OPTIONS
 
 # Debian's compiler with its std built anew; the run-time library is the one of the rustup toolchain.
 build_std() {
@@ -56,6 +59,7 @@ valgrind)
     ;;
 esac
 
+export RUSTDOCFLAGS=${RUSTFLAGS:-}
 for bug in "${bugs[@]}"; do
     cargo build "${cargo_options[@]}" --quiet --manifest-path tools/planted/Cargo.toml --bin "$bug"
     if report=$(cargo run "${cargo_options[@]}" --quiet --manifest-path tools/planted/Cargo.toml --bin "$bug" 2>&1); then
