@@ -22,4 +22,4 @@ if [[ $seconds == 0 ]]; then
 fi
 mkdir -p "corpus/$name" "artifacts/$name"
 exec "target/$triple/release/$name" -max_total_time="$seconds" -timeout=30 -rss_limit_mb=4096 -max_len=4096 \
-    -artifact_prefix="artifacts/$name/" "${@:3}" "corpus/$name"
+    -artifact_prefix="artifacts/$name/" -print_final_stats=1 "${@:3}" "corpus/$name"

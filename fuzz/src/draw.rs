@@ -12,7 +12,7 @@ pub struct Draw<'b> {
 }
 
 /// A row size that no memory has; a view of no rows may have it.
-pub const HUGE: usize = 1 << 40;
+pub const HUGE: usize = usize::MAX - 31;
 
 impl<'b> Draw<'b> {
     /// Takes the seed and the share of hostile contents.
