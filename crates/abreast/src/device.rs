@@ -2,7 +2,7 @@
 
 use crate::backend::{self, Allocation, Backend};
 use crate::dtype::Element;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::ops::{Compress, ConvertState, GatherRows, IndexScores, Op, SelectKeys, SparseAttention, TopK};
 use crate::step::{Limits, Step};
 use crate::view::{self, DeviceId, View, ViewMut};
@@ -213,7 +213,13 @@ impl<T: Element> Buffer<T> {
 
     /// A copy of the contents, after all queued work.
     pub fn read(&self) -> Result<Vec<T>> {
-        let mut data = vec![T::zeroed(); self.len];
+        let mut data = Vec::new();
+        let out_of_memory = |_| {
+            let bytes = self.len * size_of::<T>();
+            Error::OutOfMemory { device: DeviceId::CPU, what: "what is read", bytes }
+        };
+        data.try_reserve_exact(self.len).map_err(out_of_memory)?;
+        data.resize(self.len, T::zeroed());
         self.device.backend.download(self.memory.ptr(), bytemuck::cast_slice_mut(&mut data))?;
         Ok(data)
     }

@@ -53,14 +53,25 @@ impl fmt::Display for DType {
     }
 }
 
-/// A Rust type that a view can hold: plain bits, any pattern valid.
-pub trait Element: bytemuck::Pod + Send + Sync {
+/// A Rust type that a view can hold: plain bits, any pattern valid. Those of [`DType`], and no others: copies rely on the
+/// size that the name says.
+///
+/// ```compile_fail
+/// impl abreast::Element for bool {
+///     const DTYPE: abreast::DType = abreast::DType::F64;
+/// }
+/// ```
+pub trait Element: bytemuck::Pod + Send + Sync + sealed::Sealed {
     /// Its name among element types.
     const DTYPE: DType;
 }
 
+mod sealed {
+    pub trait Sealed {}
+}
+
 macro_rules! elements {
-    ($($t:ty = $d:ident),*) => { $(impl Element for $t { const DTYPE: DType = DType::$d; })* };
+    ($($t:ty = $d:ident),*) => { $(impl sealed::Sealed for $t {} impl Element for $t { const DTYPE: DType = DType::$d; })* };
 }
 elements!(
     bf16 = Bf16,

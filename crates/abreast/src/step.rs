@@ -3,7 +3,9 @@
 use crate::backend::{Backend, Recording};
 use crate::dims::causal_count;
 use crate::error::{Arg, Error, Result};
-use crate::ops::{Compress, ConvertState, GatherRows, IndexScores, Op, SelectKeys, SparseAttention, TopK};
+use crate::ops::{
+    Checked, Compress, ConvertState, GatherRows, IndexScores, Op, SelectKeys, SparseAttention, TopK,
+};
 use crate::view::DeviceId;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -41,10 +43,10 @@ impl Step {
     /// Runs the operations that `calls` makes. Arguments are checked call by call; where one is refused, or `calls` returns an
     /// error, nothing of the step runs on a GPU (on the CPU the calls before it have run).
     ///
-    /// A GPU runs the operations when `calls` has returned: memory that they use must not be dropped or copied to or from
-    /// the host within it.
+    /// A GPU runs the operations when `calls` has returned; buffers that are dropped within it are kept until then. What
+    /// `calls` itself copies to or from the host is copied before.
     pub fn run(&mut self, calls: impl FnOnce(&mut Calls<'_>) -> Result<()>) -> Result<()> {
-        self.recording.start();
+        let _open = self.recording.start();
         calls(&mut Calls { run: &*self.recording, limits: self.limits, device: self.device })?;
         self.recording.submit()
     }
@@ -84,74 +86,78 @@ pub struct Calls<'a> {
 impl Calls<'_> {
     /// See [`SparseAttention`].
     pub fn sparse_attention(&mut self, args: SparseAttention<'_>) -> Result<()> {
-        self.rows(SparseAttention::NAME, args.rows.len())?;
-        for (e, row) in args.rows.iter().enumerate() {
-            self.limit(SparseAttention::NAME, (Some(e), "indices"), (row.indices.len(), self.limits.width))?;
-        }
-        self.run.sparse_attention(args.check(self.device)?)
+        let args = self.check(args, |args| args.rows.len())?;
+        let widths = args.rows.iter().map(|row| row.indices.len());
+        self.limit((SparseAttention::NAME, "indices", "indices"), (widths, self.limits.width))?;
+        self.run.sparse_attention(args)
     }
 
     /// See [`IndexScores`].
     pub fn index_scores(&mut self, args: IndexScores<'_>) -> Result<()> {
-        self.rows(IndexScores::NAME, args.rows.len())?;
-        for (e, row) in args.rows.iter().enumerate() {
-            let keys = causal_count(row.start_pos, args.ratio.max(1));
-            self.limit(IndexScores::NAME, (Some(e), "start_pos"), (keys, self.limits.keys))?;
-        }
-        self.run.index_scores(args.check(self.device)?)
+        let args = self.check(args, |args| args.rows.len())?;
+        let keys = args.rows.iter().map(|row| causal_count(row.start_pos, args.ratio));
+        self.limit((IndexScores::NAME, "start_pos", "visible keys"), (keys, self.limits.keys))?;
+        self.run.index_scores(args)
     }
 
     /// See [`TopK`].
     pub fn top_k(&mut self, args: TopK<'_>) -> Result<()> {
-        self.rows(TopK::NAME, args.rows.len())?;
-        for (e, row) in args.rows.iter().enumerate() {
-            self.limit(TopK::NAME, (Some(e), "scores"), (row.scores.len(), self.limits.keys))?;
-        }
-        self.run.top_k(args.check(self.device)?)
+        let args = self.check(args, |args| args.rows.len())?;
+        let scores = args.rows.iter().map(|row| row.scores.len());
+        self.limit((TopK::NAME, "scores", "scores"), (scores, self.limits.keys))?;
+        self.run.top_k(args)
     }
 
     /// See [`SelectKeys`].
     pub fn select_keys(&mut self, args: SelectKeys<'_>) -> Result<()> {
-        self.rows(SelectKeys::NAME, args.rows.len())?;
-        for (e, row) in args.rows.iter().enumerate() {
-            let keys = causal_count(row.start_pos, args.ratio.max(1));
-            self.limit(SelectKeys::NAME, (Some(e), "start_pos"), (keys, self.limits.keys))?;
-        }
-        self.run.select_keys(args.check(self.device)?)
+        let args = self.check(args, |args| args.rows.len())?;
+        let keys = args.rows.iter().map(|row| causal_count(row.start_pos, args.ratio));
+        self.limit((SelectKeys::NAME, "start_pos", "visible keys"), (keys, self.limits.keys))?;
+        self.run.select_keys(args)
     }
 
     /// See [`Compress`].
     pub fn compress(&mut self, args: Compress<'_, '_>) -> Result<()> {
-        self.rows(Compress::NAME, args.rows.len())?;
-        self.run.compress(args.check(self.device)?)
+        let args = self.check(args, |args| args.rows.len())?;
+        self.run.compress(args)
     }
 
     /// See [`ConvertState`].
     pub fn convert_state(&mut self, args: ConvertState<'_, '_>) -> Result<()> {
-        self.rows(ConvertState::NAME, args.rows.len())?;
-        self.run.convert_state(args.check(self.device)?)
+        let args = self.check(args, |args| args.rows.len())?;
+        self.run.convert_state(args)
     }
 
     /// See [`GatherRows`].
     pub fn gather_rows(&mut self, args: GatherRows<'_>) -> Result<()> {
-        self.rows(GatherRows::NAME, args.rows.len())?;
-        self.run.gather_rows(args.check(self.device)?)
+        let args = self.check(args, |args| args.rows.len())?;
+        self.run.gather_rows(args)
     }
 
-    fn rows(&self, op: &'static str, rows: usize) -> Result<()> {
-        self.limit(op, (None, "rows"), (rows, self.limits.rows))
+    /// The operation's contract, then the step's limit of rows.
+    fn check<T: Op>(&self, args: T, rows: impl FnOnce(&T) -> usize) -> Result<Checked<T>> {
+        let args = args.check(self.device)?;
+        let (rows, most) = (rows(&args), self.limits.rows);
+        if rows <= most {
+            return Ok(args);
+        }
+        let arg = Arg { row: None, name: "rows" };
+        let must = format!("within the step's limit of {most}");
+        Err(Error::Argument { op: T::NAME, arg, must, got: rows.to_string() })
     }
 
+    /// Every row has at most so many of something.
     fn limit(
         &self,
-        op: &'static str,
-        (row, name): (Option<usize>, &'static str),
-        (got, most): (usize, usize),
+        (op, name, what): (&'static str, &'static str, &'static str),
+        (mut rows, most): (impl Iterator<Item = usize>, usize),
     ) -> Result<()> {
-        if got <= most {
+        let too_many = |got: &usize| *got > most;
+        let Some((row, got)) = rows.by_ref().enumerate().find(|(_, got)| too_many(got)) else {
             return Ok(());
-        }
-        let must = format!("within the step's limit of {most}");
-        Err(Error::Argument { op, arg: Arg { row, name }, must, got: got.to_string() })
+        };
+        let arg = Arg { row: Some(row), name };
+        let must = format!("within the step's limit of {most} {what}");
+        Err(Error::Argument { op, arg, must, got: format!("{got} {what}") })
     }
 }

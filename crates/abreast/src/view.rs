@@ -45,6 +45,9 @@ impl fmt::Display for DeviceId {
 
 /// The product of `shape`, or an error where it does not fit the address space.
 pub(crate) fn elements<const N: usize>(shape: [usize; N], size: usize) -> Result<usize> {
+    if shape.contains(&0) {
+        return Ok(0);
+    }
     shape
         .iter()
         .try_fold(1usize, |product, &n| product.checked_mul(n))
@@ -55,6 +58,11 @@ pub(crate) fn elements<const N: usize>(shape: [usize; N], size: usize) -> Result
             must: "within the address space".into(),
             got: format!("{shape:?}"),
         })
+}
+
+/// The elements of a shape that has memory, or that has none because a dimension is 0, whatever the others are.
+fn count<const N: usize>(shape: [usize; N]) -> usize {
+    if shape.contains(&0) { 0 } else { shape.iter().product() }
 }
 
 fn check_len<const N: usize>(shape: [usize; N], len: usize, size: usize) -> Result<()> {
@@ -200,6 +208,7 @@ impl<'a, T: Element, const N: usize> ViewMut<'a, T, N> {
     pub fn split_at(self, at: usize) -> (Self, Self) {
         let n = self.shape[0];
         let second = ViewMut { ptr: self.ptr, shape: self.shape, device: self.device, life: PhantomData };
+        assert!(at <= n, "view: split_at must be at most {n}, got {at}");
         (self.slice(0..at), second.slice(at..n))
     }
 
@@ -236,7 +245,7 @@ macro_rules! common {
             }
             /// All elements.
             pub fn len(&self) -> usize {
-                self.shape.iter().product()
+                count(self.shape)
             }
             /// Whether there is no element.
             pub fn is_empty(&self) -> bool {
@@ -268,9 +277,9 @@ fn cut<const N: usize>(mut shape: [usize; N], range: Range<usize>) -> (usize, [u
         "view: range must lie within 0..{}, got {range:?}",
         shape[0]
     );
-    let inner: usize = shape[1..].iter().product();
+    let offset = if count(shape) == 0 { 0 } else { range.start * shape[1..].iter().product::<usize>() };
     shape[0] = range.end - range.start;
-    (range.start * inner, shape)
+    (offset, shape)
 }
 
 impl<'a, T: Element> From<&'a [T]> for View<'a, T, 1> {

@@ -212,6 +212,18 @@ proptest! {
 
 /// Views without elements may claim any size beside the 0: nothing is computed from it.
 #[test]
+fn shapes_without_elements() {
+    for shape in [[0, usize::MAX, 2], [usize::MAX, 2, 0], [2, 0, usize::MAX]] {
+        let view = View::<f32, 3>::new(&[], shape).unwrap();
+        assert_eq!((view.len(), view.slice(0..shape[0]).shape()), (0, shape));
+        let mut none = [];
+        let (first, second) = ViewMut::<f32, 3>::new(&mut none, shape).unwrap().split_at(0);
+        assert_eq!((first.len(), second.shape()), (0, shape));
+    }
+    assert!(View::<f32, 2>::new(&[], [usize::MAX, 2]).is_err());
+}
+
+#[test]
 fn huge_sizes_without_elements() {
     for dim in [1 << 20, 1 << 40, usize::MAX - 31] {
         let q = View::<bf16, 3>::new(&[], [0, 128, dim]).unwrap();

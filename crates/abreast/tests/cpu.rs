@@ -137,3 +137,19 @@ fn out_of_memory_is_an_error() {
         conformance::check(&device, &*problem).unwrap();
     }
 }
+
+/// Rows without keys cost no memory beside a long one, and a call with them works as it does without.
+#[test]
+fn padding_rows_need_no_scratch() {
+    let device = Device::cpu().unwrap();
+    let (keys, empty) = (1 << 20, 100_000);
+    let mut rows = vec![index_scores::RowShape { start_pos: 0, spare: 0 }; empty];
+    rows[empty / 2].start_pos = 4 * keys - 1;
+    let scores = index_scores::Shape { heads: 1, dim: 32, ratio: 4, rows };
+    let all = joint(&device, &select_keys::Shape { scores: scores.clone(), k: 3 }.generate(1));
+    let one = select_keys::Shape { scores, k: 3 }.generate(1);
+    let mut loaded = one.load(&device).unwrap();
+    loaded.reset(0x5a).unwrap();
+    loaded.call(&[empty / 2], 0).unwrap();
+    assert_eq!(loaded.results(&[empty / 2]).unwrap()[0], all[empty / 2]);
+}

@@ -49,8 +49,9 @@ pub(crate) trait Run {
 
 /// A step between its first operation and its last: takes operations, then runs them all.
 pub(crate) trait Recording: Run + Send {
-    /// Forgets operations that were taken and not run.
-    fn start(&mut self);
+    /// Forgets operations that were taken and not run. What it returns is dropped when those to come were run or given up: until
+    /// then their memory stays.
+    fn start(&mut self) -> Box<dyn Send>;
     /// Runs what was taken since `start`.
     fn submit(&mut self) -> Result<()>;
     /// Runs what `submit` ran again, `runs` times, and tells the device's time of each; `None` where operations run as they
@@ -109,7 +110,9 @@ immediate! {
 }
 
 impl<T: Run + Send + Sync> Recording for Immediate<T> {
-    fn start(&mut self) {}
+    fn start(&mut self) -> Box<dyn Send> {
+        Box::new(())
+    }
 
     fn submit(&mut self) -> Result<()> {
         Ok(())

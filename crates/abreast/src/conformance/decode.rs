@@ -32,6 +32,7 @@ pub(super) fn cases() -> Vec<Case> {
     let mut cases: Vec<Case> = [("s30", 30), ("s200", 200)].into_iter().map(case).collect();
     cases.push(Case::new("steps/replay/limits".into(), limits));
     cases.push(Case::new("steps/replay/timed".into(), timed));
+    cases.push(Case::new("steps/replay/dropped".into(), dropped));
     cases
 }
 
@@ -64,6 +65,26 @@ fn limits(lab: &mut Lab<'_>) -> Verdict {
         return Err(Finding::text("a step beyond its limit", want, format!("{refused:?}")));
     }
     gather(1)?;
+    Ok(())
+}
+
+/// A buffer that is dropped within a step is there until the step has run, whoever asks for memory meanwhile.
+fn dropped(lab: &mut Lab<'_>) -> Verdict {
+    const N: usize = 1 << 16;
+    let mut out = lab.device.zeros::<f32>(N)?;
+    let mut step = lab.device.step(Limits { rows: 1, width: 0, keys: 0 })?;
+    for run in 1..4 {
+        step.run(|calls| {
+            let source = lab.device.upload(&vec![run as f32; N])?;
+            let rows = [GatherRow { source: source.view().into() }];
+            calls.gather_rows(GatherRows { rows: &rows, out: out.shaped_mut([1, N])?.into() })?;
+            drop(source);
+            lab.device.upload(&vec![-1.0f32; N]).map(drop)
+        })?;
+        if let Some(at) = out.read()?.iter().position(|&x| x != run as f32) {
+            return Err(Finding::text("a dropped source", run, format!("another value at {at}")));
+        }
+    }
     Ok(())
 }
 

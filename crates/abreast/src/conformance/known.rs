@@ -30,6 +30,7 @@ pub(super) fn cases() -> Vec<Case> {
         add(SparseAttention::NAME, format!("leading_slots_skipped/n{skipped}"), Box::new(body));
     }
     add(SparseAttention::NAME, "odd_padding".into(), Box::new(odd_padding));
+    add(SparseAttention::NAME, "rounds_to_infinity".into(), Box::new(rounds_to_infinity));
     add(SparseAttention::NAME, "list_in_the_middle".into(), Box::new(composed_list));
     for heads in [8, 16, 32, 64] {
         for k in [512, 1024, 2048] {
@@ -104,6 +105,38 @@ fn odd_padding(lab: &mut Lab<'_>) -> Verdict {
     let real = lab.run(&mut *loaded, &[&real], 0xa5)?;
     lab.same(&padded, &real, "without padding")?;
     lab.oracle(&data, &padded, 0..352)
+}
+
+/// Sums whose small terms count in the numerator and vanish in the denominator: the quotient is finite in f32 and not in bf16.
+fn rounds_to_infinity(lab: &mut Lab<'_>) -> Verdict {
+    let (device, dim, width) = (lab.device, 32, 65_201);
+    let mut kv = vec![bf16::ZERO; 2 * dim];
+    (kv[31], kv[32], kv[63]) = (bf16::MAX, -bf16::ONE, bf16::MAX);
+    let mut q = vec![bf16::ZERO; dim];
+    q[0] = bf16::ONE;
+    let mut indices = vec![1; width];
+    indices[0] = 0;
+    let (kv, q, indices) = (device.upload(&kv)?, device.upload(&q)?, device.upload(&indices)?);
+    let (mut out, mut status) = (device.upload(&vec![bf16::ONE; dim])?, device.zeros::<u32>(1)?);
+    let row = crate::AttentionRow { query: 0, out: 0, kv: kv.shaped([2, dim])?, indices: indices.view() };
+    device.sparse_attention(SparseAttention {
+        q: q.shaped([1, 1, dim])?,
+        sinks: None,
+        scale: 17.31,
+        method: crate::Method::Reference,
+        rows: &[row],
+        out: out.shaped_mut([1, 1, dim])?,
+        status: Some(status.view_mut()),
+    })?;
+    let (out, status) = (out.read()?, status.read()?[0]);
+    if status == crate::dims::status::OVERFLOW && out.iter().all(|x| x.to_bits() == 0) {
+        return Ok(());
+    }
+    Err(Finding::text(
+        "a result beyond bf16",
+        "zeros and OVERFLOW",
+        format!("{} and status {status}", out[31]),
+    ))
 }
 
 /// Window slots, then a selection written behind them: one list, composed in place.

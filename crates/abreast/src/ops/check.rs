@@ -60,31 +60,39 @@ impl Check {
         self.that(index < limit, |c| c.error(name, format_args!("below {limit}"), index))
     }
 
-    /// No two of `spans` share a place. Empty spans share nothing. The error names the later row.
+    /// No two of `spans` share a place. Empty spans share nothing. A span is of an entry's argument; the error names the later.
     pub(super) fn disjoint(
         self,
-        name: &'static str,
-        spans: impl Iterator<Item = (usize, Range<usize>)>,
+        spans: impl Iterator<Item = (usize, &'static str, Range<usize>)>,
     ) -> Result<()> {
         thread_local! {
             // Kept between calls, so that a step in steady state allocates nothing.
-            static SPANS: RefCell<Vec<(usize, usize, usize)>> = const { RefCell::new(Vec::new()) };
+            static SPANS: RefCell<Vec<Span>> = const { RefCell::new(Vec::new()) };
         }
         SPANS.with_borrow_mut(|sorted| {
             sorted.clear();
-            sorted.extend(spans.filter(|(_, s)| !s.is_empty()).map(|(row, s)| (s.start, s.end, row)));
+            for (row, name, span) in spans.filter(|(_, _, span)| !span.is_empty()) {
+                let bytes = (sorted.len() + 1) * size_of::<Span>();
+                sorted.try_reserve(1).map_err(|_| Error::OutOfMemory {
+                    device: DeviceId::CPU,
+                    what: "the check of a call",
+                    bytes,
+                })?;
+                sorted.push((span.start, span.end, row, name));
+            }
             sorted.sort_unstable();
-            let clash = sorted.windows(2).find(|w| w[1].0 < w[0].1);
-            let Some(&[(_, _, a), (_, _, b)]) = clash else { return Ok(()) };
-            let (first, second) = (a.min(b), a.max(b));
-            Err(self.row(second).error(
-                name,
-                "apart from every other row's",
-                format_args!("the place of rows[{first}]'s"),
-            ))
+            let clash = sorted.windows(2).find(|pair| pair[1].0 < pair[0].1);
+            let Some(&[(_, _, a, a_name), (_, _, b, b_name)]) = clash else { return Ok(()) };
+            let [(first, first_name), (second, second_name)] =
+                if a <= b { [(a, a_name), (b, b_name)] } else { [(b, b_name), (a, a_name)] };
+            let got = format_args!("the place of rows[{first}].{first_name}").to_string();
+            Err(self.row(second).error(second_name, "apart from all others", got))
         })
     }
 }
+
+/// Start, end, entry and argument.
+type Span = (usize, usize, usize, &'static str);
 
 /// What a view shows of itself to a check.
 pub(super) trait Shown<const N: usize> {

@@ -112,10 +112,10 @@ impl Compress<'_, '_> {
 
     fn row_contract(&self, c: Check, row: &CompressRow<'_>) -> Result<()> {
         let (ratio, [_, d]) = (self.ratio as usize, self.out.shape());
-        let features = Some(coff(ratio) * d);
+        let features = Some(coff(ratio).saturating_mul(d));
         c.view("kv", &row.kv, [None, features])?;
         c.view("score", &row.score, [Some(row.tokens()), features])?;
-        state_contract(c, ("kv_state", &row.kv_state), (self.layout, ratio, coff(ratio) * d))?;
+        state_contract(c, ("kv_state", &row.kv_state), (self.layout, ratio, coff(ratio).saturating_mul(d)))?;
         let state_rows = row.kv_state.shape()[0];
         c.view("score_state", &row.score_state, [Some(state_rows), features])?;
         let most = u32::MAX as u64 - row.tokens().max(1) as u64;
@@ -155,7 +155,7 @@ impl Op for Compress<'_, '_> {
         let d_fits = d > 0 && d % PARTIALS == 0;
         c.view("out", &self.out, [None, None])?;
         c.that(d_fits, |c| c.error("out", format_args!("of a row size divisible by {PARTIALS}"), d))?;
-        c.view("ape", &self.ape, [Some(ratio), Some(coff(ratio) * d)])?;
+        c.view("ape", &self.ape, [Some(ratio), Some(coff(ratio).saturating_mul(d))])?;
         c.view("norm", &self.norm, [Some(d)])?;
         let epsilon_fits = self.epsilon.is_finite() && self.epsilon > 0.0;
         c.that(epsilon_fits, |c| c.error("epsilon", "finite and positive", self.epsilon))?;
@@ -166,18 +166,18 @@ impl Op for Compress<'_, '_> {
             self.row_contract(c.row(e), row)?;
         }
         let rows = || self.rows.iter().enumerate();
-        c.disjoint("out", rows().map(|(e, row)| (e, row.out..row.out + self.outputs(row))))?;
-        c.disjoint(
-            "kv_state",
-            rows().flat_map(|(e, row)| [(e, row.kv_state.span()), (e, row.score_state.span())]),
-        )
+        c.disjoint(rows().map(|(e, row)| (e, "out", row.out..row.out + self.outputs(row))))?;
+        c.disjoint(rows().flat_map(|(e, row)| {
+            [(e, "kv_state", row.kv_state.span()), (e, "score_state", row.score_state.span())]
+        }))
     }
 
     fn cost(&self) -> Cost {
         let (ratio, [_, d]) = (self.ratio as usize, self.out.shape());
         let row = |row: &CompressRow<'_>| {
             let (tokens, blocks) = (row.tokens() as u64, row.blocks(self.ratio) as u64);
-            let (features, window, d) = ((coff(ratio) * d) as u64, window(ratio) as u64, d as u64);
+            let (features, window, d) =
+                ((coff(ratio).saturating_mul(d)) as u64, window(ratio) as u64, d as u64);
             Cost {
                 flops: tokens * features + blocks * d * (5 * window + 5),
                 // Per token: two inputs in, two state rows out. Per block: the window in, an entry out.

@@ -58,16 +58,29 @@ impl StateLayout {
     }
 }
 
+impl StateLayout {
+    /// Where a position's token was stored last, whether or not it is there still.
+    fn row_of(self, position: usize, (ratio, rows, next): (usize, usize, usize)) -> usize {
+        match self {
+            StateLayout::Ring => position % rows,
+            StateLayout::Shifted if ratio == OVERLAP_RATIO && position < next / ratio * ratio => {
+                position % ratio
+            }
+            StateLayout::Shifted => rows - ratio + position % ratio,
+        }
+    }
+}
+
 impl ConvertState<'_, '_> {
     /// For every row of entry `e`'s new state, the old row that it copies; `None` for a fresh one.
     pub(crate) fn sources(&self, e: usize) -> impl Iterator<Item = Option<usize>> + '_ {
         let row = &self.rows[e];
-        let ratio = self.ratio as usize;
-        let old = (ratio, row.kv_from.shape()[0], row.position as usize);
-        let new = (ratio, row.kv_to.shape()[0], row.position as usize);
+        let (ratio, next) = (self.ratio as usize, row.position as usize);
+        let old = (ratio, row.kv_from.shape()[0], next);
+        let new = (ratio, row.kv_to.shape()[0], next);
         (0..new.1).map(move |r| {
             let position = self.to.position_of(r, new)?;
-            (0..old.1).find(|&r| self.from.position_of(r, old) == Some(position))
+            Some(self.from.row_of(position, old)).filter(|&r| self.from.position_of(r, old) == Some(position))
         })
     }
 }
@@ -93,7 +106,10 @@ impl Op for ConvertState<'_, '_> {
             c.view("score_to", &row.score_to, [Some(row.kv_to.shape()[0]), Some(features)])?;
         }
         let rows = || self.rows.iter().enumerate();
-        c.disjoint("kv_to", rows().flat_map(|(e, row)| [(e, row.kv_to.span()), (e, row.score_to.span())]))
+        c.disjoint(
+            rows()
+                .flat_map(|(e, row)| [(e, "kv_to", row.kv_to.span()), (e, "score_to", row.score_to.span())]),
+        )
     }
 
     fn cost(&self) -> Cost {
@@ -138,6 +154,14 @@ mod tests {
                     let got: Vec<_> =
                         (0..rows).map(|row| layout.position_of(row, (ratio, rows, next))).collect();
                     assert_eq!(got, want, "{layout:?}, ratio {ratio}, {rows} rows, next {next}");
+                    for position in want.into_iter().flatten() {
+                        let row = layout.row_of(position, (ratio, rows, next));
+                        assert_eq!(
+                            got[row],
+                            Some(position),
+                            "{layout:?}, ratio {ratio}, {rows} rows, next {next}"
+                        );
+                    }
                 }
             }
         }

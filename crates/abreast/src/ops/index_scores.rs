@@ -110,7 +110,7 @@ impl Op for IndexScores<'_> {
             self.queries().row(c.row(e), (row.query, row.start_pos, &row.keys))?;
             c.row(e).range("out", (row.out, count(row)), self.out.len())?;
         }
-        c.disjoint("out", self.rows.iter().enumerate().map(|(e, row)| (e, row.out..row.out + count(row))))
+        c.disjoint(self.rows.iter().enumerate().map(|(e, row)| (e, "out", row.out..row.out + count(row))))
     }
 
     fn cost(&self) -> Cost {

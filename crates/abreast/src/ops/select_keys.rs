@@ -70,7 +70,7 @@ impl Op for SelectKeys<'_> {
             self.queries().row(c.row(e), (row.query, row.start_pos, &row.keys))?;
             slots.row(c.row(e), (causal_count(row.start_pos, self.ratio), row.offset, row.out))?;
         }
-        c.disjoint("out", self.rows.iter().enumerate().map(|(e, row)| (e, row.out..row.out + self.k)))
+        c.disjoint(self.rows.iter().enumerate().map(|(e, row)| (e, "out", row.out..row.out + self.k)))
     }
 
     fn cost(&self) -> Cost {

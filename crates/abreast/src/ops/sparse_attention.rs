@@ -87,7 +87,7 @@ impl Op for SparseAttention<'_> {
             c.view("kv", &row.kv, [None, Some(dim)])?;
             c.view("indices", &row.indices, [None])?;
         }
-        c.disjoint("out", self.rows.iter().enumerate().map(|(e, row)| (e, row.out..row.out + 1)))
+        c.disjoint(self.rows.iter().enumerate().map(|(e, row)| (e, "out", row.out..row.out + 1)))
     }
 
     fn cost(&self) -> Cost {

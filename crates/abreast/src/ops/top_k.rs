@@ -82,7 +82,7 @@ impl Op for TopK<'_> {
             c.row(e).view("scores", &row.scores, [None])?;
             self.slots().row(c.row(e), (row.scores.len(), row.offset, row.out))?;
         }
-        c.disjoint("out", self.rows.iter().enumerate().map(|(e, row)| (e, row.out..row.out + self.k)))
+        c.disjoint(self.rows.iter().enumerate().map(|(e, row)| (e, "out", row.out..row.out + self.k)))
     }
 
     fn cost(&self) -> Cost {

@@ -4,6 +4,7 @@
 use super::dots::{Dots, Emit, Packed, Stacked, TILE, stack_len};
 use super::isa::Kernel;
 use super::lanes::{Lanes, WIDEST};
+use super::memory::Starts;
 use super::{Cpu, Isa, Prepared, Shared, StatusWords, Task, Work};
 use crate::dims::{causal_count, status};
 use crate::error::Result;
@@ -72,11 +73,11 @@ impl Scorer {
     {
         let counts = || (0..rows.len).map(|e| (rows.row)(e).count);
         let stretch = stretch(counts().sum(), cpu.threads());
-        let stretches = counts().map(|count| count.div_ceil(stretch)).max().unwrap_or(0);
-        let parts = rows.len * stretches;
+        let starts = cpu.starts(counts().map(|count| count.div_ceil(stretch)))?;
+        let parts = starts.total();
         let scratch = if parts == 0 { 0 } else { Scratch::floats(self.shape) * size_of::<f32>() };
         let prepared = cpu.prepare(Work { parts, scratch, cost: rows.cost })?;
-        Ok(Scoring { scorer: self, isa: cpu.isa, rows, stretch, stretches, prepared })
+        Ok(Scoring { scorer: self, isa: cpu.isa, rows, stretch, starts, prepared })
     }
 }
 
@@ -86,20 +87,19 @@ pub(super) struct Scoring<'a, F> {
     isa: Isa,
     rows: Rows<F>,
     stretch: usize,
-    stretches: usize,
+    /// Where each row's stretches start: rows without keys have none.
+    starts: Starts<'a>,
     prepared: Prepared<'a>,
 }
 
 impl<F: Fn(usize) -> ScoredRow + Sync> Scoring<'_, F> {
     pub(super) fn run(self, words: &StatusWords) {
-        let Scoring { scorer, isa, rows, stretch, stretches, prepared } = self;
+        let Scoring { scorer, isa, rows, stretch, starts, prepared } = self;
         prepared.run(|task: Task| {
-            let (e, first) = (task.part / stretches, task.part % stretches * stretch);
+            let (e, n) = starts.find(task.part);
             let row = (rows.row)(e);
-            if first < row.count {
-                let keys = first..row.count.min(first + stretch);
-                isa.run(Stretch { scorer, row, keys, scratch: task.scratch.cast(), entry: (e, words) });
-            }
+            let keys = n * stretch..row.count.min((n + 1) * stretch);
+            isa.run(Stretch { scorer, row, keys, scratch: task.scratch.cast(), entry: (e, words) });
         });
     }
 }

@@ -95,3 +95,52 @@ impl Drop for Slots<'_> {
         self.arena.free.lock().unwrap_or_else(PoisonError::into_inner).extend(self.memory.take());
     }
 }
+
+/// Where the shares of consecutive entries start, in scratch memory: running sums, and their total behind the last.
+pub(super) struct Starts<'a> {
+    _slots: Slots<'a>,
+    starts: *const usize,
+    entries: usize,
+}
+
+// SAFETY: the memory is leased to this alone, and only read once it is filled.
+unsafe impl Sync for Starts<'_> {}
+
+impl<'a> Starts<'a> {
+    /// `slots` has one slot of [`Starts::bytes`].
+    pub(super) fn fill(slots: Slots<'a>, shares: impl ExactSizeIterator<Item = usize>) -> Starts<'a> {
+        let (entries, starts) = (shares.len(), slots.get(0).cast::<usize>());
+        let mut start = 0;
+        for (e, share) in shares.chain([0]).enumerate() {
+            // SAFETY: the slot has a place for every entry and one more.
+            unsafe { starts.add(e).write(start) };
+            start += share;
+        }
+        Starts { _slots: slots, starts, entries }
+    }
+
+    pub(super) const fn bytes(entries: usize) -> usize {
+        (entries + 1) * size_of::<usize>()
+    }
+
+    fn all(&self) -> &[usize] {
+        // SAFETY: filled when this was made.
+        unsafe { std::slice::from_raw_parts(self.starts, self.entries + 1) }
+    }
+
+    /// Where an entry's share starts.
+    pub(super) fn of(&self, entry: usize) -> usize {
+        self.all()[entry]
+    }
+
+    /// All shares together.
+    pub(super) fn total(&self) -> usize {
+        self.all()[self.entries]
+    }
+
+    /// The entry in whose share `at` falls, and where in it.
+    pub(super) fn find(&self, at: usize) -> (usize, usize) {
+        let entry = self.all().partition_point(|&start| start <= at) - 1;
+        (entry, at - self.of(entry))
+    }
+}

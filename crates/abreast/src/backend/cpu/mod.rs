@@ -26,9 +26,9 @@ mod x86;
 
 pub use isa::Isa;
 
-use self::memory::{Arena, Memory, Slots};
+use self::memory::{Arena, Memory, Slots, Starts};
 use super::{Allocation, Backend, Immediate, Recording, Run};
-use crate::error::{Error, Result};
+use crate::error::{Arg, Error, Result};
 use crate::ops::{
     Checked, Compress, ConvertState, Cost, GatherRows, IndexScores, SelectKeys, SparseAttention, TopK,
 };
@@ -43,9 +43,12 @@ use std::sync::atomic::AtomicU32;
 pub struct CpuOptions {
     /// Instruction set; by default the best that this processor has.
     pub isa: Option<Isa>,
-    /// Threads; by default one per core.
+    /// Threads, 1 to 1024; by default one per core.
     pub threads: Option<usize>,
 }
+
+/// More than any machine has cores; so many more that starting them fails take the process along.
+const MAX_THREADS: usize = 1024;
 
 pub(crate) struct Cpu {
     isa: Isa,
@@ -61,6 +64,14 @@ impl Cpu {
         let isa = options.isa.unwrap_or_else(Isa::best);
         if !isa.is_available() {
             return Err(unavailable(format!("this processor has no {isa}")));
+        }
+        if options.threads.is_some_and(|threads| !(1..=MAX_THREADS).contains(&threads)) {
+            return Err(Error::Argument {
+                op: "open",
+                arg: Arg { row: None, name: "threads" },
+                must: format!("1 to {MAX_THREADS}"),
+                got: options.threads.unwrap_or_default().to_string(),
+            });
         }
         let pool = rayon::ThreadPoolBuilder::new()
             .num_threads(options.threads.unwrap_or(0))
@@ -109,12 +120,23 @@ impl Cpu {
         self.pool.current_num_threads()
     }
 
+    /// Scratch memory. A forked child is turned away first: the arena's lock may be held by a thread that it has not.
+    fn lease(&self, slots: usize, bytes: usize) -> Result<Slots<'_>> {
+        self.check_process()?;
+        self.scratch.lease(slots, bytes)
+    }
+
+    /// Running sums over the entries of a call.
+    fn starts(&self, shares: impl ExactSizeIterator<Item = usize>) -> Result<Starts<'_>> {
+        let slots = self.lease(1, Starts::bytes(shares.len()))?;
+        Ok(Starts::fill(slots, shares))
+    }
+
     /// Takes what some work needs: afterwards nothing can fail.
     fn prepare(&self, work: Work) -> Result<Prepared<'_>> {
-        self.check_process()?;
         let Work { parts, scratch: bytes, cost } = work;
         let threads = if parts <= 1 || cost.is_small() { 1 } else { self.threads() };
-        let slots = self.scratch.lease(if parts == 0 { 0 } else { threads }, bytes)?;
+        let slots = self.lease(if parts == 0 { 0 } else { threads }, bytes)?;
         Ok(Prepared { cpu: self, parts, threads, slots })
     }
 }

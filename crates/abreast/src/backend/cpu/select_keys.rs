@@ -13,11 +13,12 @@ pub(super) fn launch(cpu: &Cpu, mut op: Checked<SelectKeys<'_>>) -> Result<()> {
     let scorer = Scorer { q: op.q.as_ptr(), weights: op.weights.as_ptr(), shape: op.q.shape() };
     let (ratio, k) = (op.ratio, op.k);
     let count = move |row: &SelectKeysRow<'_>| causal_count(row.start_pos, ratio);
-    // Every row's scores get the place of the longest: the rows find theirs without a list.
-    let longest = op.rows.iter().map(count).max().unwrap_or(0);
-    let scratch = cpu.scratch.lease(op.rows.len(), longest * size_of::<f32>())?;
-    let scratch = &scratch;
-    let scores = |e: usize| Shared(scratch.get(e).cast::<f32>());
+    // The rows' scores, one behind the other.
+    let places = &cpu.starts(op.rows.iter().map(count))?;
+    let slots = cpu.lease(1, places.total() * size_of::<f32>())?;
+    let scratch = Shared(slots.get(0).cast::<f32>());
+    // SAFETY: an entry's place lies within the total.
+    let scores = |e: usize| Shared(unsafe { scratch.at(places.of(e)) });
     let scored = |e: usize| {
         let row = &op.rows[e];
         ScoredRow { query: row.query, keys: row.keys.as_ptr(), count: count(row), out: scores(e) }

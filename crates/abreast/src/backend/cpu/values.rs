@@ -145,7 +145,7 @@ impl WeightedSum {
     }
 }
 
-/// `out = sums / denominator`, rounded; whether all of it is finite.
+/// `out = sums / denominator`, rounded; whether all of it is finite, after rounding too.
 ///
 /// # Safety
 /// `sums` has as many places as `out`, a multiple of the lanes.
@@ -158,6 +158,7 @@ pub(super) unsafe fn divide<L: Lanes>(sums: *const f32, denominator: f32, out: &
             let value = L::load(sums.add(feature)).div(L::splat(denominator));
             poison = value.poison(poison);
             value.narrow(out.as_mut_ptr().add(feature));
+            poison = L::widen(out.as_ptr().add(feature)).poison(poison);
         }
     }
     is_finite(poison)

@@ -7,6 +7,10 @@ typedef unsigned long long u64;
 typedef long long i64;
 
 #define FULL 0xffffffffu
+
+// A grid of two dimensions in one, since a second one ends at 65,535 rows. Every kernel's last parameter is `blocks_x`.
+#define BLOCK_X (blockIdx.x % blocks_x)
+#define BLOCK_Y (blockIdx.x / blocks_x)
 #define WARP 32
 
 static __device__ __forceinline__ float widen(bf16 x) { return __uint_as_float((u32)x << 16); }

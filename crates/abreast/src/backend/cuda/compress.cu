@@ -36,10 +36,10 @@ static __device__ __forceinline__ i64 window_place(const Table* t, const Row* ro
     return (i64)(state_row(t, row, end - 2 * t->ratio + i) * features);
 }
 
-extern "C" __global__ void __launch_bounds__(512, 1) compress(const Table* t, char*) {
+extern "C" __global__ void __launch_bounds__(512, 1) compress(const Table* t, char*, u32 blocks_x) {
     extern __shared__ float pooled[];
     __shared__ float square_sum;
-    const Row* row = &t->row[blockIdx.x];
+    const Row* row = &t->row[BLOCK_X];
     if (!row->active) return;
     int features = (t->overlaps ? 2 : 1) * t->d, window = (t->overlaps ? 2 : 1) * t->ratio;
     float* kv_state = (float*)row->kv_state;
@@ -129,5 +129,5 @@ extern "C" __global__ void __launch_bounds__(512, 1) compress(const Table* t, ch
         }
         out += t->d;
     }
-    if (threadIdx.x == 0 && t->status) ((u32*)t->status)[blockIdx.x] = faults;
+    if (threadIdx.x == 0 && t->status) ((u32*)t->status)[BLOCK_X] = faults;
 }

@@ -13,13 +13,13 @@ struct Table {
     Row row[1];
 };
 
-extern "C" __global__ void __launch_bounds__(256) convert_state(const Table* t, char*) {
-    const Row* row = &t->row[blockIdx.y];
-    if (blockIdx.x >= row->to_rows) return;
+extern "C" __global__ void __launch_bounds__(256) convert_state(const Table* t, char*, u32 blocks_x) {
+    const Row* row = &t->row[BLOCK_Y];
+    if (BLOCK_X >= row->to_rows) return;
     const int* sources = (const int*)((const char*)t + row->sources);
-    int old = sources[blockIdx.x];
+    int old = sources[BLOCK_X];
     for (u64 f = threadIdx.x; f < (u64)row->features; f += blockDim.x) {
-        u64 to = blockIdx.x * (u64)row->features + f, from = old * (u64)row->features + f;
+        u64 to = BLOCK_X * (u64)row->features + f, from = old * (u64)row->features + f;
         ((float*)row->kv_to)[to] = old < 0 ? 0.0f : ((const float*)row->kv_from)[from];
         ((float*)row->score_to)[to] = old < 0 ? -F32_INF : ((const float*)row->score_from)[from];
     }

@@ -1,5 +1,6 @@
 //! The driver: context, stream and memory of one device.
 
+use super::frees;
 use super::staging::Staging;
 use crate::backend::Allocation;
 use crate::device::Gpu;
@@ -171,7 +172,7 @@ impl Queue {
     }
 }
 
-/// Device memory, freed in the order of the stream: after the work that uses it.
+/// Device memory, freed after the work that uses it: of this stream and of the other handles' on the same device.
 pub(super) struct Memory {
     pub(super) address: u64,
     queue: Arc<Queue>,
@@ -186,8 +187,7 @@ impl Allocation for Memory {
 impl Drop for Memory {
     fn drop(&mut self) {
         if self.queue.enter().is_ok() {
-            // SAFETY: allocated in `allocate` on this stream, and freed once. After a device fault there is nothing to free.
-            let _ = unsafe { result::free_async(self.address, self.queue.stream.cu_stream()) };
+            frees::free(self.address, &self.queue);
         }
     }
 }

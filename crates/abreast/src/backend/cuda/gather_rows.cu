@@ -11,11 +11,11 @@ struct Table {
     Row row[1];
 };
 
-extern "C" __global__ void __launch_bounds__(256) gather_rows(const Table* t, char*) {
-    const char* source = (const char*)t->row[blockIdx.y].source;
+extern "C" __global__ void __launch_bounds__(256) gather_rows(const Table* t, char*, u32 blocks_x) {
+    const char* source = (const char*)t->row[BLOCK_Y].source;
     if (!source) return;
-    char* out = (char*)t->out + blockIdx.y * t->bytes;
-    u64 thread = (u64)blockIdx.x * blockDim.x + threadIdx.x, threads = (u64)gridDim.x * blockDim.x;
+    char* out = (char*)t->out + BLOCK_Y * t->bytes;
+    u64 thread = (u64)BLOCK_X * blockDim.x + threadIdx.x, threads = (u64)blocks_x * blockDim.x;
     u64 done = 0;
     if ((((u64)source | (u64)out) & 15) == 0) {
         u64 wide = t->bytes / 16;

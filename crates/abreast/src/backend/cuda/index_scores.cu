@@ -17,16 +17,16 @@ struct Table {
     Row row[1];
 };
 
-extern "C" __global__ void index_scores_start(const Table* t, char*) {
-    int r = blockIdx.x * blockDim.x + threadIdx.x;
+extern "C" __global__ void index_scores_start(const Table* t, char*, u32 blocks_x) {
+    int r = BLOCK_X * blockDim.x + threadIdx.x;
     if (r < t->rows && t->status && t->row[r].count >= 0) ((u32*)t->status)[r] = 0;
 }
 
-extern "C" __global__ void __launch_bounds__(128) index_scores(const Table* t, char* scratch) {
+extern "C" __global__ void __launch_bounds__(128) index_scores(const Table* t, char* scratch, u32 blocks_x) {
     extern __shared__ float shared[];
-    int r = blockIdx.y, dim = t->dim, steps = dim / PARTIALS, stride = blockDim.x + 1;
+    int r = BLOCK_Y, dim = t->dim, steps = dim / PARTIALS, stride = blockDim.x + 1;
     const Row* row = &t->row[r];
-    i64 first = (i64)blockIdx.x * blockDim.x;
+    i64 first = (i64)BLOCK_X * blockDim.x;
     if (first >= row->count) return;
     int keys = (int)min((i64)blockDim.x, row->count - first);
     float* key = shared;                   // [dim][stride]

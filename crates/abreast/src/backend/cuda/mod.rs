@@ -7,6 +7,7 @@ mod cache;
 mod compress;
 mod convert_state;
 mod driver;
+mod frees;
 mod gather_rows;
 mod index_scores;
 mod kernels;
@@ -24,7 +25,7 @@ use self::kernels::Kernels;
 use self::plan::{Launch, Plan, Room};
 use super::{Allocation, Backend, Recording, Run};
 use crate::device::Gpu;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::ops::{
     Checked, Compress, ConvertState, GatherRows, IndexScores, SelectKeys, SparseAttention, TopK,
 };
@@ -50,6 +51,7 @@ struct Scratch {
 impl Cuda {
     pub(crate) fn open(ordinal: u32, stream: Option<Stream>) -> Result<Cuda> {
         let queue = Arc::new(Queue::open(ordinal, stream)?);
+        frees::register(&queue);
         let kernels = Kernels::new(&queue)?;
         Ok(Cuda { queue, kernels, scratch: Mutex::default() })
     }
@@ -81,15 +83,19 @@ impl Cuda {
         (table, scratch): (u64, u64),
     ) -> Result<()> {
         let [x, y] = launch.grid;
+        let blocks = x.checked_mul(y).filter(|&blocks| blocks <= i32::MAX as u32).ok_or_else(|| {
+            let why = format!("one launch has {x} times {y} blocks, more than a grid can: split the call");
+            Error::Unavailable { device: self.queue.id, why }
+        })?;
         let config = LaunchConfig {
-            grid_dim: (x, y, 1),
+            grid_dim: (blocks, 1, 1),
             block_dim: (launch.threads, 1, 1),
             shared_mem_bytes: launch.shared,
         };
         let table = table + launch.table as u64;
         let mut builder = stream.launch_builder(function);
-        builder.arg(&table).arg(&scratch);
-        // SAFETY: the kernels take two addresses. The plan's table matches the kernel's struct, its addresses are views that
+        builder.arg(&table).arg(&scratch).arg(&x);
+        // SAFETY: the kernels take two addresses and a number. The plan's table matches the kernel's struct, its addresses are views that
         // the contract checked, and the scratch is as large as the plan says.
         unsafe { builder.launch(config) }.map_err(|e| self.queue.fault(e))?;
         Ok(())

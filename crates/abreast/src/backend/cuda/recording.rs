@@ -2,6 +2,7 @@
 //! graph, only the table is new.
 
 use super::driver::{Memory, Owned, Queue};
+use super::frees::OpenStep;
 use super::plan::{Launch, Plan, Room};
 use super::{Cuda, compress, convert_state, gather_rows, index_scores, select_keys, sparse_attention, top_k};
 use crate::backend::{Recording, Run};
@@ -140,8 +141,9 @@ take! {
 }
 
 impl Recording for Graph {
-    fn start(&mut self) {
+    fn start(&mut self) -> Box<dyn Send> {
         self.taken.get_mut().unwrap_or_else(PoisonError::into_inner).clear();
+        Box::new(OpenStep::new())
     }
 
     fn submit(&mut self) -> Result<()> {

@@ -8,21 +8,30 @@ use crate::ops::{Checked, SelectKeys};
 pub(super) fn plan(mut op: Checked<SelectKeys<'_>>, room: Room) -> Plan {
     let count = |e: usize| causal_count(op.rows[e].start_pos, op.ratio);
     let n = op.rows.len();
-    // Every row's scores get the place of the longest.
-    let longest = room.keys((0..n).map(count));
-    let mut plan = Plan { scratch: room.rows(n) * longest * size_of::<f32>(), ..Plan::default() };
+    // The rows' scores, one behind the other; a step has the place for its limits.
+    let starts: Vec<usize> = (0..n)
+        .scan(0, |end, e| {
+            *end += count(e);
+            Some(*end - count(e))
+        })
+        .collect();
+    let places = match room {
+        Room::Own => (0..n).map(count).sum(),
+        Room::Limits(limits) => limits.rows * limits.keys,
+    };
+    let mut plan = Plan { scratch: places * size_of::<f32>(), ..Plan::default() };
     let status = index_scores::status(&op.status);
     let scores = index_scores::Scores { q: &op.q, weights: &op.weights, out: None, status };
     let scored = (0..n).map(|e| index_scores::Row {
         keys: op.rows[e].keys.as_ptr() as u64,
         query: op.rows[e].query as u64,
-        out: (e * longest) as u64,
+        out: starts[e] as u64,
         count: count(e) as i64,
     });
     scores.push(&mut plan, scored, room);
     let selected: Vec<top_k::Row> = (0..n)
         .map(|e| top_k::Row {
-            scores: (e * longest * size_of::<f32>()) as u64,
+            scores: (starts[e] * size_of::<f32>()) as u64,
             out: op.rows[e].out as u64,
             n: count(e) as i64,
             offset: op.rows[e].offset,

@@ -36,8 +36,8 @@ static __device__ __forceinline__ float* logits(const Table* t, char* scratch, i
 }
 
 // One block a row.
-extern "C" __global__ void __launch_bounds__(256) attention_check(const Table* t, char* scratch) {
-    const Row* row = &t->row[blockIdx.x];
+extern "C" __global__ void __launch_bounds__(256) attention_check(const Table* t, char* scratch, u32 blocks_x) {
+    const Row* row = &t->row[BLOCK_X];
     __shared__ int attended, invalid;
     if (threadIdx.x == 0) attended = invalid = 0;
     __syncthreads();
@@ -54,8 +54,8 @@ extern "C" __global__ void __launch_bounds__(256) attention_check(const Table* t
     }
     __syncthreads();
     if (threadIdx.x == 0) {
-        found(scratch)[blockIdx.x] = {invalid ? -1 : attended, 0};
-        if (row->active && t->status) ((u32*)t->status)[blockIdx.x] = invalid ? INVALID_INDEX : 0;
+        found(scratch)[BLOCK_X] = {invalid ? -1 : attended, 0};
+        if (row->active && t->status) ((u32*)t->status)[BLOCK_X] = invalid ? INVALID_INDEX : 0;
     }
 }
 
@@ -74,11 +74,11 @@ template <int D> static __device__ __forceinline__ void exchange(float (&p)[HEAD
     }
 }
 
-extern "C" __global__ void __launch_bounds__(128) attention_logits(const Table* t, char* scratch) {
-    int r = blockIdx.y, l = lane();
+extern "C" __global__ void __launch_bounds__(128) attention_logits(const Table* t, char* scratch, u32 blocks_x) {
+    int r = BLOCK_Y, l = lane();
     const Row* row = &t->row[r];
     if (!row->active || found(scratch)[r].attended <= 0) return;
-    int first = (blockIdx.x * 4 + warp()) * SLOTS;
+    int first = (BLOCK_X * 4 + warp()) * SLOTS;
     if (first >= row->width) return;
     const int* indices = (const int*)row->indices;
     const bf16* kv[SLOTS];
@@ -120,8 +120,8 @@ extern "C" __global__ void __launch_bounds__(128) attention_logits(const Table* 
 }
 
 // One warp a row and head. The weights take the logits' place; the sum of all takes the first place beyond them.
-extern "C" __global__ void __launch_bounds__(128) attention_softmax(const Table* t, char* scratch) {
-    int r = blockIdx.y, h = blockIdx.x * 4 + warp(), l = lane();
+extern "C" __global__ void __launch_bounds__(128) attention_softmax(const Table* t, char* scratch, u32 blocks_x) {
+    int r = BLOCK_Y, h = BLOCK_X * 4 + warp(), l = lane();
     const Row* row = &t->row[r];
     if (!row->active || h >= t->heads || found(scratch)[r].attended <= 0) return;
     const int* indices = (const int*)row->indices;
@@ -175,8 +175,8 @@ static __device__ __forceinline__ u32 input_faults(const Table* t, const Row* ro
 
 // One block a row and 4 heads; a thread has the features f, f + blockDim, ... of all of them.
 #define SUM_HEADS 4
-extern "C" __global__ void __launch_bounds__(256) attention_values(const Table* t, char* scratch) {
-    int r = blockIdx.y, head = blockIdx.x * SUM_HEADS;
+extern "C" __global__ void __launch_bounds__(256) attention_values(const Table* t, char* scratch, u32 blocks_x) {
+    int r = BLOCK_Y, head = BLOCK_X * SUM_HEADS;
     const Row* row = &t->row[r];
     if (!row->active) return;
     Found f0 = found(scratch)[r];
@@ -209,8 +209,9 @@ extern "C" __global__ void __launch_bounds__(256) attention_values(const Table* 
             }
             for (int h = 0; h < heads; h++) {
                 float value = __fdiv_rn(sum[h], w[h][t->width - 1]);
-                if (!finite(value)) bad |= 1u << h;
-                out[h * t->dim + f] = narrow(value);
+                bf16 rounded = narrow(value);
+                if (!finite(value) || !finite_bits(rounded)) bad |= 1u << h;
+                out[h * t->dim + f] = rounded;
             }
         }
         for (int h = 0; h < heads; h++) {

@@ -45,10 +45,10 @@ static __device__ __forceinline__ int before(int value, int* warps, int* total) 
     return base + sum - value;
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, 1) top_k(const Table* t, char* scratch) {
+extern "C" __global__ void __launch_bounds__(THREADS, 1) top_k(const Table* t, char* scratch, u32 blocks_x) {
     extern __shared__ u64 chosen[];  // k rounded up to a power of two
     __shared__ int histogram[256], warps[WARPS], digit, rest;
-    const Row* row = &t->row[blockIdx.x];
+    const Row* row = &t->row[BLOCK_X];
     if (row->n < 0) return;
     const float* scores = (const float*)(t->in_scratch ? scratch + row->scores : (char*)row->scores);
     i64 n = row->n;
@@ -125,10 +125,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) top_k(const Table* t, c
     int* out = (int*)t->out + row->out;
     for (int i = threadIdx.x; i < k; i += THREADS) out[i] = i < taken ? (int)(u32)~(u32)chosen[i] + row->offset : NO_INDEX;
     bool finite_all = !__syncthreads_or(!all_finite);
-    if (threadIdx.x == 0 && t->status && !finite_all) ((u32*)t->status)[blockIdx.x] |= NONFINITE_SCORE;
+    if (threadIdx.x == 0 && t->status && !finite_all) ((u32*)t->status)[BLOCK_X] |= NONFINITE_SCORE;
 }
 
-extern "C" __global__ void top_k_start(const Table* t, char*) {
-    int r = blockIdx.x * blockDim.x + threadIdx.x;
+extern "C" __global__ void top_k_start(const Table* t, char*, u32 blocks_x) {
+    int r = BLOCK_X * blockDim.x + threadIdx.x;
     if (r < t->rows && t->status && t->row[r].n >= 0) ((u32*)t->status)[r] = 0;
 }

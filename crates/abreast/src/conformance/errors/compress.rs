@@ -168,12 +168,12 @@ fn compress() -> Vec<Attempt<Args, Row>> {
         }),
         row(
             "outputs_overlap",
-            "compress: rows[1].out must be apart from every other row's, got the place of rows[0]'s",
+            "compress: rows[1].out must be apart from all others, got the place of rows[0].out",
             |r| CompressRow { out: 4, ..r },
         ),
         args(
             "states_overlap",
-            "compress: rows[1].kv_state must be apart from every other row's, got the place of rows[0]'s",
+            "compress: rows[1].kv_state must be apart from all others, got the place of rows[0].score_state",
             |a| {
                 if let [first, second] = &mut a.rows[..] {
                     alias(&mut first.score_state, &mut second.kv_state);
@@ -183,7 +183,7 @@ fn compress() -> Vec<Attempt<Args, Row>> {
         ),
         args(
             "states_of_one_overlap",
-            "compress: rows[1].kv_state must be apart from every other row's, got the place of rows[1]'s",
+            "compress: rows[1].score_state must be apart from all others, got the place of rows[1].kv_state",
             |a| {
                 let row = &mut a.rows[1];
                 alias(&mut row.kv_state, &mut row.score_state);
@@ -274,7 +274,7 @@ fn convert() -> Vec<Attempt<Convert, ConvertRow>> {
         }),
         args(
             "states_overlap",
-            "convert_state: rows[1].kv_to must be apart from every other row's, got the place of rows[0]'s",
+            "convert_state: rows[1].score_to must be apart from all others, got the place of rows[0].kv_to",
             |a| {
                 if let [first, second] = &mut a.rows[..] {
                     alias(&mut first.kv_to, &mut second.score_to);

@@ -106,7 +106,7 @@ fn scores() -> Vec<Attempt<Scores, ScoresRow>> {
         ),
         row(
             "outputs_overlap",
-            "index_scores: rows[1].out must be apart from every other row's, got the place of rows[0]'s",
+            "index_scores: rows[1].out must be apart from all others, got the place of rows[0].out",
             |r| r.out = 4,
         ),
     ]
@@ -153,7 +153,7 @@ fn top() -> Vec<Attempt<Top, TopRow>> {
         row("out", "top_k: rows[1].out must be at most 7 (12 - 5), got 8", |r| r.out = 8),
         row(
             "slots_overlap",
-            "top_k: rows[1].out must be apart from every other row's, got the place of rows[0]'s",
+            "top_k: rows[1].out must be apart from all others, got the place of rows[0].out",
             |r| r.out = 4,
         ),
     ]
@@ -230,7 +230,7 @@ fn select() -> Vec<Attempt<Select, SelectRow>> {
         row("out", "select_keys: rows[1].out must be at most 13 (20 - 7), got 14", |r| r.out = 14),
         row(
             "slots_overlap",
-            "select_keys: rows[1].out must be apart from every other row's, got the place of rows[0]'s",
+            "select_keys: rows[1].out must be apart from all others, got the place of rows[0].out",
             |r| r.out = 6,
         ),
     ]

@@ -110,7 +110,7 @@ fn attempts() -> Vec<Attempt<Args, Row>> {
         }),
         row(
             "one_output_for_two",
-            "sparse_attention: rows[1].out must be apart from every other row's, got the place of rows[0]'s",
+            "sparse_attention: rows[1].out must be apart from all others, got the place of rows[0].out",
             |r| r.out = 0,
         ),
     ]
