@@ -40,14 +40,14 @@ pub(crate) struct Args {
     /// Rows of a call [default: 1,2,4,8,16,32 on the CPU and 1,8,32,128 on a GPU, fewer for the largest shapes]
     #[arg(long, value_delimiter = ',', value_name = "N,N", value_parser = count())]
     rows: Vec<usize>,
-    /// Threads of the CPU [default: one per core]
-    #[arg(long, value_name = "N", value_parser = count())]
+    /// Threads of the CPU, at most 4 per core [default: one per core]
+    #[arg(long, value_name = "N", value_parser = threads, allow_negative_numbers = true)]
     threads: Option<usize>,
     /// Instruction set of the CPU [default: the widest]
     #[arg(long, value_parser = isa())]
     isa: Option<Isa>,
     /// About how long to measure each figure
-    #[arg(long, default_value_t = 0.5, value_parser = seconds)]
+    #[arg(long, default_value_t = 0.5, value_parser = seconds, allow_negative_numbers = true)]
     seconds: f64,
     /// Compare with an earlier report of `abreast bench --json`
     #[arg(long, value_name = "FILE")]
@@ -70,6 +70,13 @@ fn isa() -> impl TypedValueParser<Value = Isa> {
         .map(move |name| named(name).unwrap_or(Isa::Portable))
 }
 
+/// More than a few per core only wait for each other, and thousands may be more than the system starts.
+fn threads(text: &str) -> Result<usize, String> {
+    let most = 4 * machine::cores();
+    let why = || format!("must be 1 to {most}, 4 times the cores of this machine");
+    text.parse().ok().filter(|n| (1..=most).contains(n)).ok_or_else(why)
+}
+
 fn seconds(text: &str) -> Result<f64, String> {
     text.parse().ok().filter(|s| (0.0..=60.0).contains(s)).ok_or_else(|| "must be 0 to 60".into())
 }
@@ -88,7 +95,7 @@ pub(crate) fn run(args: Args) -> CommandResult {
     let mut report = Report {
         machine,
         ceilings: target.ceilings().map_err(text)?,
-        peers: peers.iter().map(|past| past.name.clone()).collect(),
+        peers: peers.iter().map(|past| past.name.to_string()).collect(),
         results: vec![],
     };
     let budget = Duration::from_secs_f64(args.seconds);
@@ -131,16 +138,16 @@ fn rows(args: &Args, case: Case) -> Vec<usize> {
 }
 
 fn warn_if_unlike(machine: &Machine, (name, past): (&str, &Past)) {
-    let note = |text: String| eprintln!("abreast: note: the {name} figures are of {text}");
+    let note = |text: String| crate::note(&format!("note: the {name} figures are of {text}"));
     let then = &past.machine;
-    let gpus = [then.gpu.as_ref().map(|gpu| &gpu.name), machine.gpu.as_ref().map(|gpu| &gpu.name)];
-    match gpus.map(|gpu| gpu.map_or("no GPU", |name| name)) {
+    let gpus = [then.gpu.as_ref().map(|gpu| &*gpu.name), machine.gpu.as_ref().map(|gpu| &*gpu.name)];
+    match gpus.map(|gpu| gpu.unwrap_or("no GPU")) {
         [was, is] if was != is => note(format!("{was}, here {is}")),
         // Of two GPUs the processor and its threads matter little.
         _ if machine.gpu.is_some() => {}
         _ => {
-            if then.cpu != machine.cpu {
-                note(format!("another processor: {}, here {}", then.cpu, machine.cpu));
+            if *then.cpu != machine.cpu {
+                note(format!("another processor: {}, here {}", &*then.cpu, machine.cpu));
             }
             if let (Some(was), Some(is)) = (then.threads, machine.threads)
                 && was != is
@@ -158,10 +165,8 @@ fn progress(steps: usize) -> ProgressBar {
 }
 
 fn print(report: &Report, json: bool) -> CommandResult {
-    if json {
-        println!("{}", serde_json::to_string_pretty(report).map_err(|e| e.to_string())?);
-    } else {
-        print!("{}", table::render(report));
-    }
+    let json = json.then(|| serde_json::to_string_pretty(report).map(|json| json + "\n"));
+    let json = json.transpose().map_err(|e| format!("json: {e}"))?;
+    crate::print(&json.unwrap_or_else(|| table::render(report)))?;
     Ok(Outcome::Good)
 }

@@ -2,6 +2,9 @@
 //!
 //! A library too, so that tests and fuzz targets reach the parsers.
 
+// They panic where the stream is closed or full: `print` and `note` do not.
+#![deny(clippy::print_stdout, clippy::print_stderr)]
+
 mod backend;
 mod bench;
 mod info;
@@ -54,12 +57,16 @@ pub fn main() -> ExitCode {
         Ok(Outcome::Good) => ExitCode::SUCCESS,
         Ok(Outcome::Bad) => ExitCode::from(1),
         Err(message) => {
-            // One line, whatever names a file brought in; and a closed stderr must not become a panic.
-            let line = message.replace(char::is_control, " ");
-            let _ = writeln!(std::io::stderr(), "abreast: {line}");
+            note(&message);
             ExitCode::from(2)
         }
     }
+}
+
+/// Writes one line to stderr, whatever names a file brought in. Nobody is left to tell where that fails.
+pub(crate) fn note(text: &str) {
+    let line = text.replace(char::is_control, " ");
+    let _ = writeln!(std::io::stderr(), "abreast: {line}");
 }
 
 /// Writes to stdout. A reader that has gone away (`abreast replay | head`) is no error; a full disk is.

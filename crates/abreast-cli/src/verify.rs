@@ -5,6 +5,7 @@ use crate::{CommandResult, Outcome};
 use abreast::conformance::{self, Counts, Depth, Failure, Finding, Options, Report};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
+use std::fmt::Write;
 use std::time::{Duration, Instant};
 
 #[derive(clap::Args)]
@@ -35,7 +36,7 @@ pub(crate) fn run(args: Args) -> CommandResult {
         return Err(format!("no case's name contains {filter:?}; `abreast verify --list` shows them all"));
     }
     if args.list {
-        println!("{}", names.join("\n"));
+        crate::print(&(names.join("\n") + "\n"))?;
         return Ok(Outcome::Good);
     }
     let device = args.backend.open()?;
@@ -48,23 +49,25 @@ pub(crate) fn run(args: Args) -> CommandResult {
         bar.set_message(progress.case.to_owned());
     });
     bar.finish_and_clear();
-    if args.json {
-        println!("{:#}", to_json(&device.describe(), &report, start.elapsed()));
+    let (device, time) = (device.describe(), start.elapsed());
+    let text = if args.json {
+        format!("{:#}\n", to_json(&device, &report, time))
     } else {
-        print(&device.describe(), &report, start.elapsed());
-    }
+        table(&device, &report, time)
+    };
+    crate::print(&text)?;
     Ok(if report.is_good() { Outcome::Good } else { Outcome::Bad })
 }
 
-fn print(device: &str, report: &Report, time: Duration) {
-    println!("{device}\n");
-    println!(
-        "{:<30} {:>6} {:>8} {:>8} {:>8} {:>7}",
+fn table(device: &str, report: &Report, time: Duration) -> String {
+    let mut text = format!(
+        "{device}\n\n{:<30} {:>6} {:>8} {:>8} {:>8} {:>7}\n",
         "group", "cases", "rows", "compared", "oracle", "failed"
     );
-    let line = |name: &str, (cases, failed): (usize, usize), counts: &Counts| {
+    // Writing to a string cannot fail.
+    let mut line = |name: &str, (cases, failed): (usize, usize), counts: &Counts| {
         let Counts { rows, compared, oracle, .. } = counts;
-        println!("{name:<30} {cases:>6} {rows:>8} {compared:>8} {oracle:>8} {failed:>7}");
+        let _ = writeln!(text, "{name:<30} {cases:>6} {rows:>8} {compared:>8} {oracle:>8} {failed:>7}");
     };
     for group in &report.groups {
         line(&group.name, (group.cases, group.failed), &group.counts);
@@ -73,18 +76,18 @@ fn print(device: &str, report: &Report, time: Duration) {
     line("all", (report.cases(), report.failures.len()), &counts);
     for Failure { case, shape, finding } in &report.failures {
         let on = if shape.is_empty() { String::new() } else { format!(" ({shape})") };
-        println!("\nFAILED {case}{on}\n  {finding}");
+        let _ = writeln!(text, "\nFAILED {case}{on}\n  {finding}");
     }
     let Counts { calls, red_zones, repeats, hostile, refused, rows, .. } = counts;
-    println!(
+    let _ = writeln!(
+        text,
         "\n{rows} rows of joint calls have the bits that they have alone. {calls} calls; {repeats} repeats; {hostile} hostile \
          problems;\n{refused} bad arguments refused; red zones around {red_zones} buffers checked. {:.1} s.",
         time.as_secs_f64()
     );
-    println!(
-        "{}",
-        if report.is_good() { "All good." } else { "Run a failed case alone: abreast verify --filter NAME" }
-    );
+    let last =
+        if report.is_good() { "All good." } else { "Run a failed case alone: abreast verify --filter NAME" };
+    text + last + "\n"
 }
 
 fn to_json(device: &str, report: &Report, time: Duration) -> Value {

@@ -3,7 +3,7 @@
 use abreast::{Device, Kind};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 /// The smallest run that has a joint call.
 fn bench(more: &[&str]) -> Output {
@@ -95,11 +95,16 @@ fn bad_input_is_one_line_and_status_2() {
     let broken = file("bench-broken.json", b"{\"results\": [");
     let foreign = file("bench-foreign.json", b"{\"machine\": {}, \"results\": []}");
     let (broken, foreign) = (broken.to_str().unwrap(), foreign.to_str().unwrap());
-    let cases: [(&[&str], &str); 5] = [
+    // As large as no report is, without taking room on the disk.
+    let large = file("bench-large.json", b"");
+    std::fs::File::options().write(true).open(&large).unwrap().set_len(1 << 40).unwrap();
+    let cases: [(&[&str], &str); 7] = [
         (&["--baseline", "no/such/file.json"], "no/such/file.json: "),
         (&["--baseline", broken], "bench-broken.json: not a report of figures"),
         (&["--peers", foreign], "bench-foreign.json: not a report of figures: missing field `cpu`"),
-        (&["--peers", env!("CARGO_TARGET_TMPDIR")], "directory"),
+        (&["--peers", env!("CARGO_TARGET_TMPDIR")], ": must be a file"),
+        (&["--baseline", "/dev/zero"], if cfg!(unix) { "/dev/zero: must be a file" } else { "/dev/zero: " }),
+        (&["--peers", large.to_str().unwrap()], "bench-large.json: must be at most 67108864 bytes"),
         (&["--isa", if cfg!(target_arch = "aarch64") { "avx2" } else { "neon" }], "this processor has no"),
     ];
     for (arguments, want) in cases {
@@ -109,4 +114,50 @@ fn bad_input_is_one_line_and_status_2() {
         assert!(text.starts_with("abreast: ") && text.contains(want), "{arguments:?}: {text}");
         assert_eq!((text.lines().count(), output.stdout.len()), (1, 0), "{arguments:?}: {text}");
     }
+}
+
+/// A named pipe would keep the program waiting for ever; this one ends at once if it is read all the same.
+#[test]
+#[cfg(target_os = "linux")]
+fn a_pipe_is_no_report() {
+    let arguments = ["bench", "--op", "top_k", "--baseline", "/dev/stdin"];
+    let mut program = Command::new(env!("CARGO_BIN_EXE_abreast"));
+    let output = program.args(arguments).stdin(Stdio::piped()).output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    assert_eq!(String::from_utf8(output.stderr).unwrap(), "abreast: /dev/stdin: must be a file\n");
+}
+
+#[test]
+fn numbers_out_of_range_are_refused_with_the_range() {
+    let machine = std::thread::available_parallelism().map_or(1, |n| n.get());
+    let (most, more) = (format!("must be 1 to {}", 4 * machine), (4 * machine + 1).to_string());
+    let cases: [(&[&str], &str); 5] = [
+        (&["--seconds", "-1"], "must be 0 to 60"),
+        (&["--seconds", "NaN"], "must be 0 to 60"),
+        (&["--threads", "0"], &most),
+        (&["--threads", "-1"], &most),
+        (&["--threads", &more], &most),
+    ];
+    for (arguments, want) in cases {
+        let mut program = Command::new(env!("CARGO_BIN_EXE_abreast"));
+        let output = program.args(["bench", "--op", "gather_rows n 512"]).args(arguments).output().unwrap();
+        let text = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {text}");
+        assert!(text.contains(want), "{arguments:?}: {text}");
+    }
+}
+
+/// Other people's reports are printed: no terminal obeys them, and no cell has two lines.
+#[test]
+fn names_of_a_report_cannot_steer_the_terminal() {
+    let hostile = br#"{"name": "\u001b]0;x\u0007\npeer", "machine": {"cpu": "\u001b[31m\ncpu", "threads": 1},
+        "results": [{"op": "gather_rows", "shape": "n 512", "rows": 1, "median_us": 1, "how": "\u001b[2J\nway"}]}"#;
+    let path = file("bench-hostile.json", hostile);
+    let path = path.to_str().unwrap();
+    let output = bench(&["--baseline", path, "--peers", path]);
+    assert!(output.status.success(), "{output:?}");
+    let (table, notes) =
+        (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
+    assert!(table.contains(" peer ") && table.contains(" way ") && notes.contains(" cpu,"), "{table}{notes}");
+    assert!(!(table + &notes).chars().any(|c| c.is_control() && c != '\n'), "{notes}");
 }

@@ -126,6 +126,6 @@ impl Record {
     fn compared(&self, past: &Past) -> Option<Compared> {
         let then = past.figure((self.op, &self.shape, self.rows))?;
         let ratio = self.median_us / then.median_us;
-        Some(Compared { median_us: then.median_us, ratio, how: then.how.clone() })
+        Some(Compared { median_us: then.median_us, ratio, how: then.how.as_deref().map(str::to_owned) })
     }
 }
