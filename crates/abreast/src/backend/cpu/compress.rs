@@ -29,7 +29,8 @@ pub(super) fn launch(cpu: &Cpu, mut op: Checked<Compress<'_, '_>>) -> Result<()>
         epsilon: op.epsilon,
     };
     let pool = &pool;
-    let prepared = cpu.prepare(Work { parts: n, scratch: d * size_of::<f32>(), cost: op.cost() })?;
+    let prepared =
+        cpu.prepare(Work { parts: n, scratch: d * size_of::<f32>(), nanoseconds: op.cost().bytes / 28 })?;
     words.clear();
     prepared.run(|task| {
         // SAFETY: every task has an entry of its own.

@@ -6,7 +6,8 @@ use crate::ops::{Checked, ConvertState, Op};
 
 pub(super) fn launch(cpu: &Cpu, op: Checked<ConvertState<'_, '_>>) -> Result<()> {
     let op = &*op;
-    let prepared = cpu.prepare(Work { parts: op.rows.len(), scratch: 0, cost: op.cost() })?;
+    let prepared =
+        cpu.prepare(Work { parts: op.rows.len(), scratch: 0, nanoseconds: op.cost().bytes / 30 })?;
     prepared.run(|task| {
         let (e, row) = (task.part, &op.rows[task.part]);
         let [_, features] = row.kv_from.shape();

@@ -11,7 +11,8 @@ pub(super) fn launch(cpu: &Cpu, mut op: Checked<GatherRows<'_>>) -> Result<()> {
     let [_, n] = op.out.shape();
     let bytes = n * op.out.dtype().size();
     let out = Shared(op.out.as_mut_ptr());
-    let prepared = cpu.prepare(Work { parts: op.rows.len(), scratch: 0, cost: op.cost() })?;
+    let prepared =
+        cpu.prepare(Work { parts: op.rows.len(), scratch: 0, nanoseconds: op.cost().bytes / 150 })?;
     prepared.run(|task| {
         // SAFETY: the contract gave every source and every output row `bytes` bytes, and keeps them apart.
         unsafe {

@@ -8,7 +8,7 @@ use super::memory::Starts;
 use super::{Cpu, Isa, Prepared, Shared, StatusWords, Task, Work};
 use crate::dims::{causal_count, status};
 use crate::error::Result;
-use crate::ops::{Checked, Cost, IndexScores, Op};
+use crate::ops::{Checked, IndexScores, Op};
 use half::bf16;
 
 /// Keys of one task: few enough for every thread to have some, enough that packing the queries once more does not show.
@@ -27,7 +27,8 @@ pub(super) fn launch(cpu: &Cpu, mut op: Checked<IndexScores<'_>>) -> Result<()> 
         let out = Shared(unsafe { out.at(row.out) });
         ScoredRow { query: row.query, keys: row.keys.as_ptr(), count, out }
     };
-    let scoring = scorer.prepare(cpu, Rows { len: op.rows.len(), row, cost: op.cost() })?;
+    let scoring =
+        scorer.prepare(cpu, Rows { len: op.rows.len(), row, nanoseconds: op.cost().flops / 130 })?;
     words.clear();
     scoring.run(&words);
     Ok(())
@@ -47,8 +48,8 @@ unsafe impl Sync for Scorer {}
 pub(super) struct Rows<F> {
     pub(super) len: usize,
     pub(super) row: F,
-    /// Of all rows.
-    pub(super) cost: Cost,
+    /// About how long one thread takes for all of them.
+    pub(super) nanoseconds: u64,
 }
 
 /// One row, with `count` keys to score.
@@ -76,7 +77,7 @@ impl Scorer {
         let starts = cpu.starts(counts().map(|count| count.div_ceil(stretch)))?;
         let parts = starts.total();
         let scratch = if parts == 0 { 0 } else { Scratch::floats(self.shape) * size_of::<f32>() };
-        let prepared = cpu.prepare(Work { parts, scratch, cost: rows.cost })?;
+        let prepared = cpu.prepare(Work { parts, scratch, nanoseconds: rows.nanoseconds })?;
         Ok(Scoring { scorer: self, isa: cpu.isa, rows, stretch, starts, prepared })
     }
 }

@@ -30,7 +30,7 @@ use self::memory::{Arena, Memory, Slots, Starts};
 use super::{Allocation, Backend, Immediate, Recording, Run};
 use crate::error::{Arg, Error, Result};
 use crate::ops::{
-    Checked, Compress, ConvertState, Cost, GatherRows, IndexScores, SelectKeys, SparseAttention, TopK,
+    Checked, Compress, ConvertState, GatherRows, IndexScores, SelectKeys, SparseAttention, TopK,
 };
 use crate::step::Limits;
 use crate::view::{DeviceId, ViewMut};
@@ -88,17 +88,12 @@ struct Work {
     parts: usize,
     /// Bytes that a task needs for itself.
     scratch: usize,
-    /// All of it together.
-    cost: Cost,
+    /// About how long one thread takes for all of it.
+    nanoseconds: u64,
 }
 
-impl Cost {
-    /// Whether it is done before another thread would have woken up: some 40 microseconds, at 100 operations and 10
-    /// bytes a nanosecond.
-    fn is_small(self) -> bool {
-        self.flops / 100 + self.bytes / 10 < 40_000
-    }
-}
+/// Work of less is done before another thread has woken up and helped.
+const WORTH_A_THREAD: u64 = 60_000;
 
 /// Where a task runs: which part of the work it is, and the scratch memory that nobody else uses meanwhile.
 struct Task {
@@ -134,8 +129,8 @@ impl Cpu {
 
     /// Takes what some work needs: afterwards nothing can fail.
     fn prepare(&self, work: Work) -> Result<Prepared<'_>> {
-        let Work { parts, scratch: bytes, cost } = work;
-        let threads = if parts <= 1 || cost.is_small() { 1 } else { self.threads() };
+        let Work { parts, scratch: bytes, nanoseconds } = work;
+        let threads = if parts <= 1 || nanoseconds < WORTH_A_THREAD { 1 } else { self.threads() };
         let slots = self.lease(if parts == 0 { 0 } else { threads }, bytes)?;
         Ok(Prepared { cpu: self, parts, threads, slots })
     }

@@ -23,8 +23,9 @@ pub(super) fn launch(cpu: &Cpu, mut op: Checked<SelectKeys<'_>>) -> Result<()> {
         let row = &op.rows[e];
         ScoredRow { query: row.query, keys: row.keys.as_ptr(), count: count(row), out: scores(e) }
     };
-    let scoring = scorer.prepare(cpu, Rows { len: op.rows.len(), row: scored, cost: op.cost() })?;
-    let selecting = top_k::prepare(cpu, k, (op.rows.len(), op.cost()))?;
+    let scoring =
+        scorer.prepare(cpu, Rows { len: op.rows.len(), row: scored, nanoseconds: op.cost().flops / 130 })?;
+    let selecting = top_k::prepare(cpu, k, (op.rows.len(), places.total()))?;
     words.clear();
     scoring.run(&words);
     let selected = |e: usize| {

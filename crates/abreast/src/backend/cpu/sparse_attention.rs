@@ -30,7 +30,8 @@ pub(super) fn launch(cpu: &Cpu, mut op: Checked<SparseAttention<'_>>) -> Result<
     let parts = heads.div_ceil(share);
     let width = op.rows.iter().map(|row| row.indices.len()).max().unwrap_or(0);
     let layout = Layout { heads: share, dim, width };
-    let work = Work { parts: op.rows.len() * parts, scratch: layout.bytes(), cost: op.cost() };
+    let work =
+        Work { parts: op.rows.len() * parts, scratch: layout.bytes(), nanoseconds: op.cost().flops / 130 };
     let prepared = cpu.prepare(work)?;
     words.clear();
     prepared.run(|task| {

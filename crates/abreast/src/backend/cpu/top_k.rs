@@ -6,7 +6,7 @@ use super::lanes::{Lanes, WIDEST};
 use super::{Cpu, Prepared, Shared, StatusWords, Work};
 use crate::dims::{NO_INDEX, status};
 use crate::error::Result;
-use crate::ops::{Checked, Cost, Op, TopK};
+use crate::ops::{Checked, TopK};
 
 /// Candidates that the buffer holds, in units of k: larger means fewer cuts and a later bound.
 const BUFFER: usize = 4;
@@ -25,7 +25,7 @@ pub(super) fn launch(cpu: &Cpu, mut op: Checked<TopK<'_>>) -> Result<()> {
             out,
         }
     };
-    let prepared = prepare(cpu, op.k, (op.rows.len(), op.cost()))?;
+    let prepared = prepare(cpu, op.k, (op.rows.len(), op.rows.iter().map(|row| row.scores.len()).sum()))?;
     words.clear();
     select_all((prepared, op.k), row, &words);
     Ok(())
@@ -46,9 +46,10 @@ fn places(k: usize) -> usize {
     BUFFER * k.max(WIDEST)
 }
 
-/// Takes what the selections of some rows need.
-pub(super) fn prepare(cpu: &Cpu, k: usize, (parts, cost): (usize, Cost)) -> Result<Prepared<'_>> {
-    cpu.prepare(Work { parts, scratch: places(k) * size_of::<Candidate>(), cost })
+/// Takes what the selections of some rows need, from so many scores altogether.
+pub(super) fn prepare(cpu: &Cpu, k: usize, (parts, scores): (usize, usize)) -> Result<Prepared<'_>> {
+    // A score takes most of a nanosecond: where the bound is low, it goes into the buffer.
+    cpu.prepare(Work { parts, scratch: places(k) * size_of::<Candidate>(), nanoseconds: scores as u64 })
 }
 
 pub(super) fn select_all(
