@@ -11,15 +11,15 @@
 //! They depend on that row's own inputs and shape alone: not on how many rows there are, their order, lengths or
 //! contents, not on threads, and not on what ran before.
 //!
-//! | operation | what | CPU |
-//! | --- | --- | --- |
-//! | [`SparseAttention`] | attention over selected cache slots with learned sinks | yes |
-//! | [`IndexScores`] | the lightning indexer's scores | yes |
-//! | [`TopK`] | exact selection with a total order | yes |
-//! | [`SelectKeys`] | the two in one call | yes |
-//! | [`Compress`] | the learned recurrent KV compressor | yes |
-//! | [`ConvertState`] | a compressor's state in the other layout | yes |
-//! | [`GatherRows`] | rows from many places, side by side | yes |
+//! | operation | what | CPU | CUDA |
+//! | --- | --- | --- | --- |
+//! | [`SparseAttention`] | attention over selected cache slots with learned sinks | yes | feature `cuda` |
+//! | [`IndexScores`] | the lightning indexer's scores | yes | feature `cuda` |
+//! | [`TopK`] | exact selection with a total order | yes | feature `cuda` |
+//! | [`SelectKeys`] | the two in one call | yes | feature `cuda` |
+//! | [`Compress`] | the learned recurrent KV compressor | yes | feature `cuda` |
+//! | [`ConvertState`] | a compressor's state in the other layout | yes | feature `cuda` |
+//! | [`GatherRows`] | rows from many places, side by side | yes | feature `cuda` |
 
 mod any_view;
 mod backend;
@@ -46,3 +46,8 @@ pub use ops::{
 };
 pub use step::{Calls, Limits, Step};
 pub use view::{DeviceId, Kind, View, ViewMut};
+
+/// The README's code, compiled and run as it stands there.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+pub struct Readme;
