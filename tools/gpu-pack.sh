@@ -24,14 +24,14 @@ take() {
     [ "$bytes" -lt $most_bytes ] || { echo "$name is not below 16 MiB" >&2; exit 1; }
 }
 
-tests=$(executables test --no-run -p abreast --features cuda --lib --test cuda --test cuda_process)
+tests=$(executables test --no-run -p abreast --features cuda --lib --test cuda --test cuda_process --test offsets)
 for program in $tests; do
     # cargo appends a hash to the test's name.
     name=$(basename "$program")
     take "$program" "test-${name%-*}"
 done
 take "$(executables build --release -p abreast-cli --features cuda --bin abreast)" abreast
-for name in test-abreast test-cuda test-cuda_process abreast; do
+for name in test-abreast test-cuda test-cuda_process test-offsets abreast; do
     [ -x "$pack/$name" ] || { echo "$name was not built" >&2; exit 1; }
 done
 
@@ -69,8 +69,10 @@ stage() {
 
 everything() {
     stage 0 ./abreast info
-    stage 0 ./test-abreast backend::cuda::kernels --nocapture
+    stage 0 ./test-abreast backend::cuda --nocapture
     stage 0 ./test-cuda --nocapture
+    stage 0 ./test-cuda --ignored --nocapture
+    stage 0 ./test-offsets --nocapture gpu
     stage 0 ./test-cuda_process --nocapture
     stage 0 ./abreast verify --backend cuda
     stage 0 ./abreast replay --backend cuda
@@ -88,6 +90,10 @@ sanitize() {
     stage 0 "${check[@]}" --tool memcheck --padding 256 --track-stream-ordered-races all ./abreast verify --backend cuda --filter /r7/
     stage 0 env ABREAST_TEST_OPENINGS=5 "${check[@]}" --tool memcheck --leak-check full \
         ./test-cuda_process --exact cuda_process::memory::opens_and_drops --ignored
+    # Each of these tools, too, first on a kernel that it must not pass.
+    stage $found "${check[@]}" --tool racecheck ./test-abreast planted_race --ignored
+    stage $found "${check[@]}" --tool initcheck ./test-abreast planted_uninitialised --ignored
+    stage $found "${check[@]}" --tool synccheck ./test-abreast planted_divergence --ignored
     for tool in racecheck initcheck synccheck; do
         stage 0 "${check[@]}" --tool "$tool" ./abreast verify --backend cuda --filter /r7/
     done

@@ -8,6 +8,7 @@ use crate::step::{Limits, Step};
 use crate::view::{self, DeviceId, View, ViewMut};
 use crate::{CpuOptions, Kind};
 use std::marker::PhantomData;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// A handle to one device. Clones share it; it may be used from any number of threads.
@@ -208,19 +209,38 @@ impl<T: Element> Buffer<T> {
     /// Where `data` has another length.
     pub fn write(&mut self, data: &[T]) -> Result<()> {
         assert_eq!(data.len(), self.len, "buffer: data must have the buffer's length");
-        self.device.backend.upload(bytemuck::cast_slice(data), self.memory.ptr())
+        self.write_at(0, data)
+    }
+
+    /// Overwrites a part of the buffer from host memory.
+    ///
+    /// # Panics
+    /// Where the part does not lie within the buffer.
+    pub fn write_at(&mut self, start: usize, data: &[T]) -> Result<()> {
+        let mut part = self.view_mut().slice(start..start + data.len());
+        let to = part.as_mut_ptr().cast();
+        self.device.backend.upload(bytemuck::cast_slice(data), to)
     }
 
     /// A copy of the contents, after all queued work.
     pub fn read(&self) -> Result<Vec<T>> {
+        self.read_at(0..self.len)
+    }
+
+    /// A copy of a part of the contents, after all queued work.
+    ///
+    /// # Panics
+    /// Where `range` does not lie within the buffer.
+    pub fn read_at(&self, range: Range<usize>) -> Result<Vec<T>> {
+        let part = self.view().slice(range);
         let mut data = Vec::new();
         let out_of_memory = |_| {
-            let bytes = self.len * size_of::<T>();
+            let bytes = part.len() * size_of::<T>();
             Error::OutOfMemory { device: DeviceId::CPU, what: "what is read", bytes }
         };
-        data.try_reserve_exact(self.len).map_err(out_of_memory)?;
-        data.resize(self.len, T::zeroed());
-        self.device.backend.download(self.memory.ptr(), bytemuck::cast_slice_mut(&mut data))?;
+        data.try_reserve_exact(part.len()).map_err(out_of_memory)?;
+        data.resize(part.len(), T::zeroed());
+        self.device.backend.download(part.as_ptr().cast(), bytemuck::cast_slice_mut(&mut data))?;
         Ok(data)
     }
 }

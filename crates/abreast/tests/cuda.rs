@@ -34,6 +34,33 @@ fn replayed_steps_have_the_bits_of_the_cpu() {
     assert_eq!(replayed.run(200).expect("steps"), called.run(200).expect("steps"));
 }
 
+/// On the caller's streams, with views of memory by its address.
+#[test]
+fn the_callers_stream_and_memory() {
+    let Some(own) = gpu() else { return };
+    let cpu = Device::cpu().expect("a CPU");
+    let want = Decoder::new(&cpu, 3, false).and_then(|mut d| d.run(40)).expect("steps");
+    // CUDA's names for the legacy default stream and for the one of this thread.
+    for stream in [0, 1, 2] {
+        // SAFETY: these streams are always there.
+        let gpu = unsafe { Device::cuda_on_stream(0, stream as *mut std::ffi::c_void) }.expect("a handle");
+        // The legacy default stream cannot be recorded; steps are recorded on a stream of their own.
+        for recorded in [false, true] {
+            let got = Decoder::new(&gpu, 3, recorded).and_then(|mut d| d.run(40)).expect("steps");
+            assert_eq!(got, want, "stream {stream}, recorded: {recorded}");
+        }
+        let source = gpu.upload(&[1.0f32, 2.0, 3.0]).expect("a buffer");
+        let mut out = gpu.zeros::<f32>(3).expect("a buffer");
+        // SAFETY: the buffer lives until the copy has been read back.
+        let view = unsafe { abreast::View::<f32, 1>::from_raw(source.view().as_ptr(), [3], gpu.id()) };
+        let rows = [abreast::GatherRow { source: view.into() }];
+        let whole = out.shaped_mut([1, 3]).expect("a shape").into();
+        gpu.gather_rows(abreast::GatherRows { rows: &rows, out: whole }).expect("a copy");
+        assert_eq!(out.read().expect("read"), [1.0, 2.0, 3.0]);
+    }
+    drop(own);
+}
+
 // What takes minutes, or the whole card: `--include-ignored`.
 
 /// Queues large calls on a stream of its own until told to stop.

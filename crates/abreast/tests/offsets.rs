@@ -24,10 +24,12 @@ fn zeros<T: Element>(device: &Device, len: usize) -> Option<Buffer<T>> {
     }
 }
 
-fn slice<T: Element>(buffer: &mut Buffer<T>, start: usize, len: usize) -> &mut [T] {
-    let ptr = buffer.view_mut().slice(start..start + len).as_mut_ptr();
-    // SAFETY: within the buffer, which is borrowed for as long.
-    unsafe { std::slice::from_raw_parts_mut(ptr, len) }
+fn fill<T: Element>(buffer: &mut Buffer<T>, (start, len): (usize, usize), value: T) {
+    buffer.write_at(start, &vec![value; len]).unwrap();
+}
+
+fn part<T: Element>(buffer: &Buffer<T>, start: usize, len: usize) -> Vec<T> {
+    buffer.read_at(start..start + len).unwrap()
 }
 
 /// Bytes of this process that are in memory.
@@ -45,6 +47,19 @@ fn beyond_2_to_the_32() {
     if let Some(untouched) = zeros::<u8>(&device, GIB) {
         assert!(resident() < before + GIB / 8, "memory that nobody touches is there: {untouched:?}");
     }
+    check(&device);
+}
+
+#[cfg(feature = "cuda")]
+#[test]
+fn beyond_2_to_the_32_on_a_gpu() {
+    match Device::open(abreast::Kind::Cuda) {
+        Ok(device) => check(&device),
+        Err(why) => println!("SKIPPED: {why}"),
+    }
+}
+
+fn check(device: &Device) {
     let checks: [(&str, Check); 7] = [
         ("sparse_attention", sparse_attention),
         ("index_scores", index_scores),
@@ -55,7 +70,7 @@ fn beyond_2_to_the_32() {
         ("gather_rows", gather_rows),
     ];
     for (name, check) in checks {
-        println!("{name}: {}", if check(&device).is_some() { "checked" } else { "not checked" });
+        println!("{name}: {}", if check(device).is_some() { "checked" } else { "not checked" });
     }
 }
 
@@ -67,7 +82,7 @@ fn sparse_attention(device: &Device) -> Option<()> {
     // Of 1,024 bytes each: the first beyond 2^31, the last before 2^32, the first beyond, the last of all.
     let picked = [7, 1 << 21, (1 << 22) - 1, 1 << 22, rows - 1];
     for (value, &row) in (1..).zip(&picked) {
-        slice(&mut kv, row * DIM, DIM).fill(bf16::from_f32(value as f32));
+        fill(&mut kv, (row * DIM, DIM), bf16::from_f32(value as f32));
     }
     let indices = device.upload(&picked.map(|row| row as i32)).unwrap();
     // 128 heads: 131,072 bytes a row.
@@ -88,8 +103,8 @@ fn sparse_attention(device: &Device) -> Option<()> {
         })
         .unwrap();
     // Queries of zeros: the mean of 1 to 5.
-    assert!(slice(&mut out, far * size, size).iter().all(|&x| x == bf16::from_f32(3.0)));
-    assert!(slice(&mut out, 0, size).iter().all(|&x| x == bf16::ZERO));
+    assert!(part(&out, far * size, size).iter().all(|&x| x == bf16::from_f32(3.0)));
+    assert!(part(&out, 0, size).iter().all(|&x| x == bf16::ZERO));
     Some(())
 }
 
@@ -106,7 +121,7 @@ fn keys(device: &Device) -> Option<Keys> {
     let mut keys = zeros::<bf16>(device, KEYS * INDEX_DIM)?;
     let picked = [1 << 23, (1 << 24) - 1, 1 << 24, KEYS - 1];
     for (value, &key) in (1..).zip(&picked) {
-        slice(&mut keys, key * INDEX_DIM, INDEX_DIM).fill(bf16::from_f32(value as f32));
+        fill(&mut keys, (key * INDEX_DIM, INDEX_DIM), bf16::from_f32(value as f32));
     }
     Some(Keys { keys, picked })
 }
@@ -129,7 +144,7 @@ fn index_scores(device: &Device) -> Option<()> {
             status: None,
         })
         .unwrap();
-    let scores = slice(&mut out, start, KEYS);
+    let scores = part(&out, start, KEYS);
     let found: Vec<usize> = (0..KEYS).filter(|&key| scores[key] != 0.0).collect();
     assert_eq!(found, picked);
     assert_eq!(picked.map(|key| scores[key]), [128.0, 256.0, 384.0, 512.0]);
@@ -156,7 +171,7 @@ fn select_keys(device: &Device) -> Option<()> {
         .unwrap();
     let mut want: Vec<i32> = picked.iter().rev().map(|&key| key as i32 + 1000).collect();
     want.extend([1000, 1001]);
-    assert_eq!(slice(&mut out, start, 6), want);
+    assert_eq!(part(&out, start, 6), want);
     Some(())
 }
 
@@ -165,13 +180,13 @@ fn top_k(device: &Device) -> Option<()> {
     let n = GIB + 100;
     let mut scores = zeros::<f32>(device, n)?;
     for (value, at) in [(3.0, n - 1), (5.0, GIB), (4.0, GIB - 1), (9.0, 1 << 29)] {
-        slice(&mut scores, at, 1)[0] = value;
+        fill(&mut scores, (at, 1), value);
     }
     let mut out = zeros::<i32>(device, n)?;
     let row = TopKRow { scores: scores.view(), offset: 7, out: GIB + 3 };
     device.top_k(TopK { k: 6, rows: &[row], out: out.view_mut(), status: None }).unwrap();
     let want = [1 << 29, GIB, GIB - 1, n - 1, 0, 1].map(|at| at as i32 + 7);
-    assert_eq!(slice(&mut out, GIB + 3, 6), want);
+    assert_eq!(part(&out, GIB + 3, 6), want);
     Some(())
 }
 
@@ -184,7 +199,7 @@ fn compress(device: &Device) -> Option<()> {
     let mut out = zeros::<bf16>(device, outputs * DIM)?;
     // Positions whose state rows lie around 2^32 bytes; the window before them is fresh.
     let start = 1 << 20;
-    slice(&mut score_state, (start - 4) * 2 * DIM, 4 * 2 * DIM).fill(f32::NEG_INFINITY);
+    fill(&mut score_state, ((start - 4) * 2 * DIM, 4 * 2 * DIM), f32::NEG_INFINITY);
     let (kv, score) =
         (device.upload(&[2f32; 4 * 2 * DIM]).unwrap(), device.zeros::<f32>(4 * 2 * DIM).unwrap());
     let (ape, norm) = (device.zeros::<f32>(4 * 2 * DIM).unwrap(), device.upload(&[3f32; DIM]).unwrap());
@@ -211,9 +226,9 @@ fn compress(device: &Device) -> Option<()> {
         })
         .unwrap();
     // Values of 2 have a root mean square of 2.
-    assert!(slice(&mut out, (outputs - 1) * DIM, DIM).iter().all(|&x| x == bf16::from_f32(3.0)));
-    assert!(slice(&mut kv_state, start * 2 * DIM, 4 * 2 * DIM).iter().all(|&x| x == 2.0));
-    assert!(slice(&mut kv_state, 0, 4 * 2 * DIM).iter().all(|&x| x == 0.0));
+    assert!(part(&out, (outputs - 1) * DIM, DIM).iter().all(|&x| x == bf16::from_f32(3.0)));
+    assert!(part(&kv_state, start * 2 * DIM, 4 * 2 * DIM).iter().all(|&x| x == 2.0));
+    assert!(part(&kv_state, 0, 4 * 2 * DIM).iter().all(|&x| x == 0.0));
     Some(())
 }
 
@@ -225,8 +240,8 @@ fn convert_state(device: &Device) -> Option<()> {
         (zeros::<f32>(device, ring * FEATURES)?, zeros::<f32>(device, ring * FEATURES)?);
     let next = ring;
     for position in next - 8..next {
-        slice(&mut kv, position * FEATURES, FEATURES).fill(position as f32);
-        slice(&mut score, position * FEATURES, FEATURES).fill(1.0);
+        fill(&mut kv, (position * FEATURES, FEATURES), position as f32);
+        fill(&mut score, (position * FEATURES, FEATURES), 1.0);
     }
     let (mut kv_to, mut score_to) =
         (device.zeros::<f32>(8 * FEATURES).unwrap(), device.zeros::<f32>(8 * FEATURES).unwrap());
@@ -251,13 +266,13 @@ fn convert_state(device: &Device) -> Option<()> {
 fn gather_rows(device: &Device) -> Option<()> {
     let n = GIB + 5;
     let mut source = zeros::<u8>(device, n)?;
-    slice(&mut source, n - 1, 1)[0] = 77;
+    fill(&mut source, (n - 1, 1), 77);
     let few = device.upload(&[5u8]).unwrap();
     let mut out = zeros::<u8>(device, 2 * n + 1)?;
     let row = GatherRow { source: source.view().into() };
     let whole = out.view_mut().slice(0..2 * n).reshape([2, n]).unwrap();
     device.gather_rows(GatherRows { rows: &[row, row], out: whole.into() }).unwrap();
-    assert_eq!([slice(&mut out, n - 1, 1)[0], slice(&mut out, 2 * n - 1, 1)[0]], [77, 77]);
-    assert_eq!(slice(&mut out, 2 * n, 1)[0], few.read().unwrap()[0] - 5);
+    assert_eq!([part(&out, n - 1, 1)[0], part(&out, 2 * n - 1, 1)[0]], [77, 77]);
+    assert_eq!(part(&out, 2 * n, 1)[0], few.read().unwrap()[0] - 5);
     Some(())
 }

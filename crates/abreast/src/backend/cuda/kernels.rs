@@ -53,6 +53,9 @@ pub(super) struct Kernels {
     architecture: String,
     cache: Cache,
     loaded: Owned<Mutex<Loaded>>,
+    /// What is planted, for the suite to find.
+    #[cfg(test)]
+    pub(super) defect: super::defects::Defect,
 }
 
 #[derive(Default)]
@@ -67,7 +70,13 @@ impl Kernels {
         // Hopper's and later chips' own instructions go by the name with an a.
         let suffix = if major >= 9 { "a" } else { "" };
         let architecture = format!("sm_{major}{minor}{suffix}");
-        Ok(Kernels { architecture, cache: Cache::of_user(), loaded: Owned::new(Mutex::default()) })
+        Ok(Kernels {
+            architecture,
+            cache: Cache::of_user(),
+            loaded: Owned::new(Mutex::default()),
+            #[cfg(test)]
+            defect: Default::default(),
+        })
     }
 
     pub(super) fn describe(&self) -> String {
@@ -107,6 +116,8 @@ impl Kernels {
         let unavailable = |why: String| Error::Unavailable { device: queue.id, why };
         let nvrtc = Nvrtc::get().map_err(unavailable)?;
         let text = source(stem).expect("a kernel of this folder");
+        #[cfg(test)]
+        let text = self.defect.apply(stem, text);
         let source = Source { name: stem, text: &text, architecture: &self.architecture };
         let make = || nvrtc.compile(&source, &[]).map(|(code, _)| code).map_err(unavailable);
         let load = |code: &[u8]| {

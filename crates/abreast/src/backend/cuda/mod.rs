@@ -6,6 +6,8 @@
 mod cache;
 mod compress;
 mod convert_state;
+#[cfg(test)]
+mod defects;
 mod driver;
 mod frees;
 mod gather_rows;

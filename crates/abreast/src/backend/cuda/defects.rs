@@ -1,0 +1,150 @@
+//! Kernels with planted defects, each of which must turn the suite red, and kernels that a sanitizer must not pass.
+
+use super::Cuda;
+use super::driver::Queue;
+use super::nvrtc::{Nvrtc, Source};
+use crate::Device;
+use crate::conformance::{Options, run};
+use cudarc::driver::{LaunchConfig, PushKernelArg};
+use cudarc::nvrtc::Ptx;
+use std::sync::Arc;
+
+/// Words of one kernel file and what they are replaced by; none by default.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Defect {
+    stem: &'static str,
+    words: &'static str,
+    by: &'static str,
+    /// Where it must be found.
+    filter: &'static str,
+}
+
+impl Defect {
+    /// The file with the defect, if it is in this one.
+    pub(super) fn apply(self, stem: &str, text: String) -> String {
+        if self.stem != stem {
+            return text;
+        }
+        assert_eq!(text.matches(self.words).count(), 1, "{self:?}: the words must stand there once");
+        text.replace(self.words, self.by)
+    }
+}
+
+const fn defect(stem: &'static str, [words, by]: [&'static str; 2], filter: &'static str) -> Defect {
+    Defect { stem, words, by, filter }
+}
+
+const DEFECTS: [Defect; 16] = [
+    defect(
+        "sparse_attention",
+        ["index >= row->kv_len", "index > row->kv_len"],
+        "sparse_attention/fail_closed",
+    ),
+    defect("sparse_attention", ["l == 0 && t->sinks ?", "l == 1 && t->sinks ?"], "sparse_attention/law"),
+    defect(
+        "sparse_attention",
+        ["__fmul_rn(p[0], t->scale)", "__fmul_rn(p[0], t->rows > 8 ? t->scale * 1.0001f : t->scale)"],
+        "sparse_attention/law",
+    ),
+    defect(
+        "sparse_attention",
+        ["if (bad && l == 0) atomicOr", "if (false) atomicOr"],
+        "sparse_attention/fail_closed",
+    ),
+    defect("sparse_attention", [": -F32_INF;", ": logits(t, scratch, r, h)[j];"], "sparse_attention"),
+    defect(
+        "sparse_attention",
+        [
+            "if (index == NO_INDEX) continue;\n                float v",
+            "if (index == NO_INDEX) index = 0;\n                float v",
+        ],
+        "sparse_attention",
+    ),
+    defect(
+        "index_scores",
+        ["bad |= !finite(dot) || !finite(w);", "bad |= !finite(w);"],
+        "index_scores/fail_closed",
+    ),
+    defect("index_scores", ["dot > 0.0f ? dot : 0.0f", "fabsf(dot)"], "index_scores/law"),
+    defect(
+        "index_scores",
+        ["if (first >= row->count) return;", "if (first + 1 >= row->count) return;"],
+        "index_scores/law",
+    ),
+    defect("top_k", ["equal + tie < need", "equal + tie + 1 < need"], "top_k/ties"),
+    defect("top_k", ["<< 32 | (u32)~(u32)i;", "<< 32 | (u32)(0x7fffffff - i) >> 1;"], "top_k/ties"),
+    defect("top_k", ["__float_as_uint(__fadd_rn(score, 0.0f))", "__float_as_uint(score)"], "top_k"),
+    defect("compress", ["finite(kv) ? kv : 0.0f;", "kv;"], "compress/fail_closed"),
+    defect(
+        "compress",
+        ["if (t->overlaps && !t->ring) {", "if (t->overlaps && !t->ring && t->rows < 0) {"],
+        "compress/runs",
+    ),
+    defect("convert_state", ["old < 0 ? -F32_INF", "old < 0 ? 0.0f"], "convert_state/law"),
+    defect(
+        "gather_rows",
+        ["i < t->bytes; i += threads) out[i]", "i + 1 < t->bytes; i += threads) out[i]"],
+        "gather_rows/law",
+    ),
+];
+
+/// A GPU's queue; `None`, printed, where this machine has none.
+fn cuda() -> Option<Cuda> {
+    Cuda::open(0, None).map_err(|why| println!("SKIPPED: {why}")).ok()
+}
+
+#[test]
+fn every_defect_of_a_kernel_turns_the_suite_red() {
+    for defect in DEFECTS {
+        let Some(mut cuda) = cuda() else { return };
+        cuda.kernels.defect = defect;
+        let options = Options { filter: Some(defect.filter.into()), fail_fast: true, ..Options::default() };
+        let report = run(&Device::from_backend(Arc::new(cuda)), &options, &mut |_| ());
+        assert!(!report.is_good(), "nobody noticed {defect:?}");
+        println!("{} found in {}", defect.words, report.failures[0].case);
+    }
+}
+
+/// Every defect's words stand in its kernel, GPU or none.
+#[test]
+fn every_defect_is_there_to_be_planted() {
+    for defect in DEFECTS {
+        let text = super::kernels::source(defect.stem).expect("a kernel of this folder");
+        defect.apply(defect.stem, text);
+    }
+}
+
+/// Runs a kernel of one block of 64 threads on one buffer.
+fn plant(body: &str) {
+    let Some(Cuda { queue, .. }) = cuda() else { return };
+    let queue: &Queue = &queue;
+    let text = format!("extern \"C\" __global__ void planted(int* x) {{ {body} }}");
+    let source = Source { name: "planted", text: &text, architecture: "sm_90a" };
+    let (code, _) = Nvrtc::get().and_then(|nvrtc| nvrtc.compile(&source, &[])).expect("compiles");
+    let module = queue.context.load_module(Ptx::from_binary(code)).expect("loads");
+    let function = module.load_function("planted").expect("is there");
+    // SAFETY: not needed: nothing is written before the kernel reads it.
+    let mut buffer = unsafe { queue.stream.alloc::<i32>(64) }.expect("memory");
+    let config = LaunchConfig { grid_dim: (1, 1, 1), block_dim: (64, 1, 1), shared_mem_bytes: 256 };
+    // SAFETY: none: the kernel is wrong on purpose, within its memory.
+    unsafe { queue.stream.launch_builder(&function).arg(&mut buffer).launch(config) }.expect("launches");
+    queue.stream.synchronize().expect("ends");
+}
+
+#[test]
+#[ignore = "for racecheck to find"]
+fn planted_race() {
+    plant("extern __shared__ int s[]; s[threadIdx.x] = threadIdx.x; x[threadIdx.x] = s[63 - threadIdx.x];");
+}
+
+#[test]
+#[ignore = "for initcheck to find"]
+fn planted_uninitialised() {
+    plant("if (x[threadIdx.x] == 77) x[0] = 1;");
+}
+
+#[test]
+#[ignore = "for synccheck to find"]
+fn planted_divergence() {
+    plant("if (threadIdx.x < 40) __syncthreads(); x[threadIdx.x] = 1;");
+}
