@@ -25,7 +25,7 @@ pub const fn window(ratio: usize) -> usize {
     coff(ratio) * ratio
 }
 
-/// How many compressed keys a query at `start_pos` may see, before the cache's own length limits it.
+/// How many compressed keys a query at `start_pos` may see; its cache must hold as many.
 pub const fn causal_count(start_pos: u32, ratio: u32) -> usize {
     ((start_pos as u64 + 1) / ratio as u64) as usize
 }

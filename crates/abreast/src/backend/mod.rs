@@ -74,7 +74,7 @@ pub(crate) fn open(kind: Kind) -> Result<Arc<dyn Backend>> {
         #[cfg(not(feature = "cuda"))]
         Kind::Cuda => Err(Error::Unavailable {
             device: DeviceId { kind, ordinal: 0 },
-            why: "it was built without the feature `cuda`".into(),
+            why: "this build lacks it; build with `--features cuda`".into(),
         }),
         Kind::Metal => Err(Error::Unavailable {
             device: DeviceId { kind, ordinal: 0 },

@@ -7,6 +7,8 @@ use crate::error::Result;
 use crate::view::{DeviceId, View, ViewMut};
 use half::bf16;
 
+/// The lightning indexer's scores.
+///
 /// For every row and every key `t` that it may see, `t < (start_pos + 1) / ratio`:
 ///
 /// ```text

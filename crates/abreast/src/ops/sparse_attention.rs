@@ -7,6 +7,8 @@ use crate::error::Result;
 use crate::view::{DeviceId, View, ViewMut};
 use half::bf16;
 
+/// Attention over selected slots of a cache, with learned sinks.
+///
 /// For every row, head `h` and selected slot `j`, with `kv` both keys and values:
 ///
 /// ```text
