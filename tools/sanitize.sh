@@ -13,7 +13,6 @@ tool=${1:?"usage: tools/sanitize.sh address|thread|memory|valgrind [arguments of
 shift
 target=x86_64-unknown-linux-gnu
 cargo_options=(--release --locked --target "$target")
-export CARGO_TARGET_DIR=target/sanitize/$tool
 # The sanitizers are unstable in Rust; this lets the stable compiler use them.
 export RUSTC_BOOTSTRAP=1
 # An allocation that is too large is the library's to report.
@@ -60,6 +59,8 @@ valgrind)
 esac
 
 export RUSTDOCFLAGS=${RUSTFLAGS:-}
+# Places of their own: the two workspaces would take each other's std for outdated.
+export CARGO_TARGET_DIR=target/sanitize/$tool-planted
 for bug in "${bugs[@]}"; do
     cargo build "${cargo_options[@]}" --quiet --manifest-path tools/planted/Cargo.toml --bin "$bug"
     if report=$(cargo run "${cargo_options[@]}" --quiet --manifest-path tools/planted/Cargo.toml --bin "$bug" 2>&1); then
@@ -70,4 +71,5 @@ for bug in "${bugs[@]}"; do
     echo "$tool finds the planted bug '$bug'"
 done
 
+export CARGO_TARGET_DIR=target/sanitize/$tool
 cargo test "${cargo_options[@]}" --package abreast "$@"
