@@ -14,6 +14,22 @@ use crate::view::{DeviceId, Kind};
 use std::sync::Arc;
 use std::time::Duration;
 
+/// Hands every operation to a macro: its name, which is also its module's in each backend, and the type of its arguments.
+macro_rules! each_operation {
+    ($macro:ident) => {
+        $macro! {
+            sparse_attention($crate::ops::SparseAttention<'_>)
+            index_scores($crate::ops::IndexScores<'_>)
+            top_k($crate::ops::TopK<'_>)
+            select_keys($crate::ops::SelectKeys<'_>)
+            compress($crate::ops::Compress<'_, '_>)
+            convert_state($crate::ops::ConvertState<'_, '_>)
+            gather_rows($crate::ops::GatherRows<'_>)
+        }
+    };
+}
+pub(crate) use each_operation;
+
 /// What every backend does, beside the operations.
 pub(crate) trait Backend: Run + Send + Sync {
     fn id(&self) -> DeviceId;
@@ -99,15 +115,7 @@ macro_rules! immediate {
         }
     };
 }
-immediate! {
-    sparse_attention(SparseAttention<'_>)
-    index_scores(IndexScores<'_>)
-    top_k(TopK<'_>)
-    select_keys(SelectKeys<'_>)
-    compress(Compress<'_, '_>)
-    convert_state(ConvertState<'_, '_>)
-    gather_rows(GatherRows<'_>)
-}
+each_operation!(immediate);
 
 impl<T: Run + Send + Sync> Recording for Immediate<T> {
     fn start(&mut self) -> Box<dyn Send> {

@@ -27,11 +27,9 @@ mod x86;
 pub use isa::Isa;
 
 use self::memory::{Arena, Memory, Slots, Starts};
-use super::{Allocation, Backend, Immediate, Recording, Run};
+use super::{Allocation, Backend, Immediate, Recording, Run, each_operation};
 use crate::error::{Arg, Error, Result};
-use crate::ops::{
-    Checked, Compress, ConvertState, GatherRows, IndexScores, SelectKeys, SparseAttention, TopK,
-};
+use crate::ops::Checked;
 use crate::step::Limits;
 use crate::view::{DeviceId, ViewMut};
 use rayon::prelude::*;
@@ -195,35 +193,16 @@ impl Backend for Cpu {
     }
 }
 
-impl Run for Cpu {
-    fn sparse_attention(&self, op: Checked<SparseAttention<'_>>) -> Result<()> {
-        sparse_attention::launch(self, op)
-    }
-
-    fn index_scores(&self, op: Checked<IndexScores<'_>>) -> Result<()> {
-        index_scores::launch(self, op)
-    }
-
-    fn top_k(&self, op: Checked<TopK<'_>>) -> Result<()> {
-        top_k::launch(self, op)
-    }
-
-    fn select_keys(&self, op: Checked<SelectKeys<'_>>) -> Result<()> {
-        select_keys::launch(self, op)
-    }
-
-    fn compress(&self, op: Checked<Compress<'_, '_>>) -> Result<()> {
-        compress::launch(self, op)
-    }
-
-    fn convert_state(&self, op: Checked<ConvertState<'_, '_>>) -> Result<()> {
-        convert_state::launch(self, op)
-    }
-
-    fn gather_rows(&self, op: Checked<GatherRows<'_>>) -> Result<()> {
-        gather_rows::launch(self, op)
-    }
+macro_rules! launch {
+    ($($name:ident($op:ty))*) => {
+        impl Run for Cpu {
+            $(fn $name(&self, op: Checked<$op>) -> Result<()> {
+                $name::launch(self, op)
+            })*
+        }
+    };
 }
+each_operation!(launch);
 
 /// A pointer that tasks share; each writes its own part.
 struct Shared<T>(*mut T);

@@ -25,12 +25,10 @@ pub(crate) use self::driver::Stream;
 use self::driver::{Memory, Queue};
 use self::kernels::Kernels;
 use self::plan::{Launch, Plan, Room};
-use super::{Allocation, Backend, Recording, Run};
+use super::{Allocation, Backend, Recording, Run, each_operation};
 use crate::device::Gpu;
 use crate::error::{Error, Result};
-use crate::ops::{
-    Checked, Compress, ConvertState, GatherRows, IndexScores, SelectKeys, SparseAttention, TopK,
-};
+use crate::ops::Checked;
 use crate::step::Limits;
 use crate::view::DeviceId;
 use cudarc::driver::{CudaFunction, CudaStream, LaunchConfig, PushKernelArg};
@@ -156,32 +154,13 @@ impl Backend for Cuda {
     }
 }
 
-impl Run for Cuda {
-    fn sparse_attention(&self, op: Checked<SparseAttention<'_>>) -> Result<()> {
-        self.run(sparse_attention::plan(op, Room::Own))
-    }
-
-    fn index_scores(&self, op: Checked<IndexScores<'_>>) -> Result<()> {
-        self.run(index_scores::plan(op, Room::Own))
-    }
-
-    fn top_k(&self, op: Checked<TopK<'_>>) -> Result<()> {
-        self.run(top_k::plan(op, Room::Own))
-    }
-
-    fn select_keys(&self, op: Checked<SelectKeys<'_>>) -> Result<()> {
-        self.run(select_keys::plan(op, Room::Own))
-    }
-
-    fn compress(&self, op: Checked<Compress<'_, '_>>) -> Result<()> {
-        self.run(compress::plan(op, Room::Own))
-    }
-
-    fn convert_state(&self, op: Checked<ConvertState<'_, '_>>) -> Result<()> {
-        self.run(convert_state::plan(op, Room::Own))
-    }
-
-    fn gather_rows(&self, op: Checked<GatherRows<'_>>) -> Result<()> {
-        self.run(gather_rows::plan(op, Room::Own))
-    }
+macro_rules! plan_and_run {
+    ($($name:ident($op:ty))*) => {
+        impl Run for Cuda {
+            $(fn $name(&self, op: Checked<$op>) -> Result<()> {
+                self.run($name::plan(op, Room::Own))
+            })*
+        }
+    };
 }
+each_operation!(plan_and_run);

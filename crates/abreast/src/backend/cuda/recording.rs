@@ -5,11 +5,9 @@ use super::driver::{Memory, Owned, Queue};
 use super::frees::OpenStep;
 use super::plan::{Launch, Plan, Room};
 use super::{Cuda, compress, convert_state, gather_rows, index_scores, select_keys, sparse_attention, top_k};
-use crate::backend::{Recording, Run};
+use crate::backend::{Recording, Run, each_operation};
 use crate::error::Result;
-use crate::ops::{
-    Checked, Compress, ConvertState, GatherRows, IndexScores, SelectKeys, SparseAttention, TopK,
-};
+use crate::ops::Checked;
 use crate::step::Limits;
 use cudarc::driver::{CudaGraph, CudaStream, DriverError, result, sys};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -130,15 +128,7 @@ macro_rules! take {
         }
     };
 }
-take! {
-    sparse_attention(SparseAttention<'_>)
-    index_scores(IndexScores<'_>)
-    top_k(TopK<'_>)
-    select_keys(SelectKeys<'_>)
-    compress(Compress<'_, '_>)
-    convert_state(ConvertState<'_, '_>)
-    gather_rows(GatherRows<'_>)
-}
+each_operation!(take);
 
 impl Recording for Graph {
     fn start(&mut self) -> Box<dyn Send> {
