@@ -3,6 +3,8 @@
 pub(crate) mod cpu;
 #[cfg(feature = "cuda")]
 pub(crate) mod cuda;
+#[cfg(feature = "cuda")]
+mod plan;
 
 use crate::device::Gpu;
 use crate::error::{Error, Result};

@@ -1,7 +1,8 @@
 //! The compressor: the table and the launch of `compress.cu`.
 
 use super::index_scores::status;
-use super::plan::{Launch, Plan, Room};
+use super::target::Target;
+use crate::backend::plan::{Launch, Plan};
 use crate::dims::OVERLAP_RATIO;
 use crate::ops::{Checked, Compress, Emit, StateLayout};
 use bytemuck::{Pod, Zeroable};
@@ -40,8 +41,8 @@ struct Row {
 /// Threads of a block: one a feature, up to this.
 const THREADS: usize = 512;
 
-pub(super) fn plan(mut op: Checked<Compress<'_, '_>>, room: Room) -> Plan {
-    let (rows, [_, d]) = (room.rows(op.rows.len()), op.out.shape());
+pub(super) fn plan(mut op: Checked<Compress<'_, '_>>, target: Target) -> Plan {
+    let (rows, [_, d]) = (target.room.rows(op.rows.len()), op.out.shape());
     let head = Head {
         ape: op.ape.as_ptr() as u64,
         norm: op.norm.as_ptr() as u64,
@@ -71,6 +72,13 @@ pub(super) fn plan(mut op: Checked<Compress<'_, '_>>, room: Room) -> Plan {
     let table = plan.push(&head, (listed, Row::zeroed(), rows));
     let shared = (d * size_of::<f32>()) as u32;
     let threads = d.min(THREADS) as u32;
-    plan.launch(Launch { kernel: ("compress", "compress"), grid: [rows as u32, 1], threads, shared, table });
+    plan.launch(Launch {
+        kernel: ("compress", "compress"),
+        grid: [rows as u32, 1],
+        threads,
+        shared,
+        table,
+        ..Launch::PLAIN
+    });
     plan
 }

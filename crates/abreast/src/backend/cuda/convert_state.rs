@@ -1,6 +1,7 @@
 //! The table and the launch of `convert_state.cu`: which old row each new one copies is found here.
 
-use super::plan::{Launch, Plan, Room};
+use super::target::Target;
+use crate::backend::plan::{Launch, Plan};
 use crate::ops::{Checked, ConvertState};
 use bytemuck::{Pod, Zeroable};
 
@@ -24,13 +25,13 @@ struct Row {
     features: i32,
 }
 
-pub(super) fn plan(mut op: Checked<ConvertState<'_, '_>>, room: Room) -> Plan {
+pub(super) fn plan(mut op: Checked<ConvertState<'_, '_>>, target: Target) -> Plan {
     let mut plan = Plan::default();
     let n = op.rows.len();
     let lists: Vec<Vec<i32>> =
         (0..n).map(|e| op.sources(e).map(|old| old.map_or(-1, |old| old as i32)).collect()).collect();
     let most = lists.iter().map(Vec::len).max().unwrap_or(0);
-    let places = room.rows(n);
+    let places = target.room.rows(n);
     let mut sources = (size_of::<Head>() + places * size_of::<Row>()) as u64;
     let rows = op.rows.iter_mut().map(|row| {
         let [to_rows, features] = row.kv_to.shape();
@@ -51,6 +52,12 @@ pub(super) fn plan(mut op: Checked<ConvertState<'_, '_>>, room: Room) -> Plan {
         plan.table.extend_from_slice(bytemuck::cast_slice(list));
     }
     let grid = [most as u32, places as u32];
-    plan.launch(Launch { kernel: ("convert_state", "convert_state"), grid, threads: 256, shared: 0, table });
+    plan.launch(Launch {
+        kernel: ("convert_state", "convert_state"),
+        grid,
+        threads: 256,
+        table,
+        ..Launch::PLAIN
+    });
     plan
 }

@@ -1,7 +1,7 @@
 //! Reference index scores: the table and the launches of `index_scores.cu`.
 
-use super::kernels::MOST_SHARED;
-use super::plan::{Launch, Plan, Room, address};
+use super::target::Target;
+use crate::backend::plan::{Launch, Plan, address};
 use crate::dims::causal_count;
 use crate::ops::{Checked, IndexScores};
 use crate::view::{View, ViewMut};
@@ -30,6 +30,9 @@ pub(super) struct Row {
     pub(super) count: i64,
 }
 
+/// The most dynamic shared memory of a block, bytes; every supported architecture has it.
+const MOST_SHARED: usize = 96 << 10;
+
 /// What the scores of a call share.
 pub(super) struct Scores<'a> {
     pub(super) q: &'a View<'a, bf16, 3>,
@@ -39,7 +42,7 @@ pub(super) struct Scores<'a> {
     pub(super) status: u64,
 }
 
-pub(super) fn plan(mut op: Checked<IndexScores<'_>>, room: Room) -> Plan {
+pub(super) fn plan(mut op: Checked<IndexScores<'_>>, target: Target) -> Plan {
     let mut plan = Plan::default();
     let scores = Scores {
         q: &op.q.clone(),
@@ -53,7 +56,7 @@ pub(super) fn plan(mut op: Checked<IndexScores<'_>>, room: Room) -> Plan {
         out: row.out as u64,
         count: causal_count(row.start_pos, op.ratio) as i64,
     });
-    scores.push(&mut plan, rows, room);
+    scores.push(&mut plan, rows, target);
     plan
 }
 
@@ -62,9 +65,14 @@ pub(super) fn status(status: &Option<ViewMut<'_, u32, 1>>) -> u64 {
 }
 
 impl Scores<'_> {
-    pub(super) fn push(&self, plan: &mut Plan, rows: impl ExactSizeIterator<Item = Row> + Clone, room: Room) {
-        let (n, [_, heads, dim]) = (room.rows(rows.len()), self.q.shape());
-        let longest = room.keys(rows.clone().map(|row| row.count as usize));
+    pub(super) fn push(
+        &self,
+        plan: &mut Plan,
+        rows: impl ExactSizeIterator<Item = Row> + Clone,
+        target: Target,
+    ) {
+        let (n, [_, heads, dim]) = (target.room.rows(rows.len()), self.q.shape());
+        let longest = target.room.keys(rows.clone().map(|row| row.count as usize));
         let head = Head {
             q: self.q.as_ptr() as u64,
             weights: self.weights.as_ptr() as u64,
@@ -81,7 +89,7 @@ impl Scores<'_> {
         // As many keys a block as its shared memory holds.
         let keys = [128, 64, 32, 16, 8, 4, 2, 1]
             .into_iter()
-            .find(|&keys| shared(keys) <= MOST_SHARED as usize)
+            .find(|&keys| shared(keys) <= target.chip.shared.min(MOST_SHARED))
             .unwrap_or(1);
         let kernel = |name| ("index_scores", name);
         let start = [n.div_ceil(128) as u32, 1];
@@ -89,11 +97,18 @@ impl Scores<'_> {
             kernel: kernel("index_scores_start"),
             grid: start,
             threads: 128,
-            shared: 0,
             table,
+            ..Launch::PLAIN
         });
         let grid = [longest.div_ceil(keys) as u32, n as u32];
         let shared = shared(keys) as u32;
-        plan.launch(Launch { kernel: kernel("index_scores"), grid, threads: keys as u32, shared, table });
+        plan.launch(Launch {
+            kernel: kernel("index_scores"),
+            grid,
+            threads: keys as u32,
+            shared,
+            table,
+            ..Launch::PLAIN
+        });
     }
 }

@@ -3,6 +3,7 @@
 use super::cache::Cache;
 use super::driver::{Owned, Queue};
 use super::nvrtc::{Nvrtc, OPTIONS, Source};
+use super::target::Chip;
 use crate::dims::{self, exp, status};
 use crate::error::{Error, Result};
 use cudarc::driver::{CudaFunction, CudaModule, sys};
@@ -10,7 +11,10 @@ use cudarc::nvrtc::Ptx;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Every kernel file, by its stem.
+/// Kernel files of Hopper's own instructions, by their stems.
+pub(super) const HOPPER: [(&str, &str); 0] = [];
+
+/// Kernel files of every chip, by their stems.
 pub(super) const SOURCES: [(&str, &str); 6] = [
     ("compress", include_str!("compress.cu")),
     ("convert_state", include_str!("convert_state.cu")),
@@ -22,7 +26,7 @@ pub(super) const SOURCES: [(&str, &str); 6] = [
 
 /// The constants of `dims`, then what all kernels share, then the kernel file.
 pub(super) fn source(stem: &str) -> Option<String> {
-    let (_, kernel) = SOURCES.iter().find(|(name, _)| *name == stem)?;
+    let (_, kernel) = SOURCES.iter().chain(&HOPPER).find(|(name, _)| *name == stem)?;
     let mut text = String::new();
     let bits = |x: f32| format!("__uint_as_float(0x{:08x}u)", x.to_bits());
     let mut define = |name: &str, value: String| text.push_str(&format!("#define {name} {value}\n"));
@@ -51,6 +55,7 @@ pub(super) fn source(stem: &str) -> Option<String> {
 /// The kernels of one device.
 pub(super) struct Kernels {
     architecture: String,
+    pub(super) chip: Chip,
     cache: Cache,
     loaded: Owned<Mutex<Loaded>>,
     /// What is planted, for the suite to find.
@@ -68,10 +73,17 @@ impl Kernels {
     pub(super) fn new(queue: &Queue) -> Result<Kernels> {
         let (major, minor) = queue.context.compute_capability().map_err(|e| queue.fault(e))?;
         // Hopper's and later chips' own instructions go by the name with an a.
+        use sys::CUdevice_attribute as A;
+        let number = |which| queue.context.attribute(which).map_err(|e| queue.fault(e));
+        let chip = Chip {
+            hopper: (major, minor) == (9, 0),
+            shared: number(A::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)? as usize,
+        };
         let suffix = if major >= 9 { "a" } else { "" };
         let architecture = format!("sm_{major}{minor}{suffix}");
         Ok(Kernels {
             architecture,
+            chip,
             cache: Cache::of_user(),
             loaded: Owned::new(Mutex::default()),
             #[cfg(test)]
@@ -89,7 +101,7 @@ impl Kernels {
         format!("{}, {compiler}, kernels kept in {}", self.architecture, self.cache.describe())
     }
 
-    /// A kernel, ready to be launched with up to [`MOST_SHARED`] bytes of dynamic shared memory.
+    /// A kernel, ready to be launched with as much dynamic shared memory as the chip has, and in clusters of any size.
     pub(super) fn get(&self, queue: &Queue, kernel: (&'static str, &'static str)) -> Result<CudaFunction> {
         let mut loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(function) = loaded.functions.get(&kernel) {
@@ -105,8 +117,15 @@ impl Kernels {
             }
         };
         let function = module.load_function(name).map_err(|e| queue.fault(e))?;
-        let attribute = sys::CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
-        function.set_attribute(attribute, MOST_SHARED as i32).map_err(|e| queue.fault(e))?;
+        use sys::CUfunction_attribute_enum as A;
+        let fault = |e| queue.fault(e);
+        let fixed = function.get_attribute(A::CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES).map_err(fault)?;
+        let most = self.chip.shared as i32 - fixed;
+        function.set_attribute(A::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, most).map_err(fault)?;
+        if self.chip.hopper {
+            let attribute = A::CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED;
+            function.set_attribute(attribute, 1).map_err(fault)?;
+        }
         loaded.functions.insert(kernel, function.clone());
         Ok(function)
     }
@@ -138,9 +157,6 @@ fn compiler(nvrtc: &Nvrtc) -> String {
     format!("{:?} {OPTIONS:?}", nvrtc.version())
 }
 
-/// The most dynamic shared memory of a block; every supported architecture has 99 KiB.
-pub(super) const MOST_SHARED: u32 = 96 << 10;
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -160,7 +176,8 @@ mod tests {
         };
         println!("NVRTC {:?} at {}", nvrtc.version(), nvrtc.path.display());
         for architecture in ARCHITECTURES {
-            for (stem, _) in SOURCES {
+            let own = if architecture == "sm_90a" { &HOPPER[..] } else { &[] };
+            for &(stem, _) in SOURCES.iter().chain(own) {
                 let text = source(stem).expect("listed");
                 let made =
                     nvrtc.compile(&Source { name: stem, text: &text, architecture }, &["--ptxas-options=-v"]);

@@ -14,24 +14,26 @@ mod gather_rows;
 mod index_scores;
 mod kernels;
 mod nvrtc;
-mod plan;
 mod recording;
 mod select_keys;
 mod sparse_attention;
 mod staging;
+mod target;
 mod top_k;
 
 pub(crate) use self::driver::Stream;
 use self::driver::{Memory, Queue};
 use self::kernels::Kernels;
-use self::plan::{Launch, Plan, Room};
+use self::target::Target;
+use super::plan::{Launch, Plan, Room};
 use super::{Allocation, Backend, Recording, Run, each_operation};
 use crate::device::Gpu;
 use crate::error::{Error, Result};
 use crate::ops::Checked;
 use crate::step::Limits;
 use crate::view::DeviceId;
-use cudarc::driver::{CudaFunction, CudaStream, LaunchConfig, PushKernelArg};
+use cudarc::driver::{CudaFunction, CudaStream, sys};
+use std::ffi::c_void;
 use std::sync::{Arc, Mutex, PoisonError};
 
 pub(crate) struct Cuda {
@@ -54,6 +56,10 @@ impl Cuda {
         frees::register(&queue);
         let kernels = Kernels::new(&queue)?;
         Ok(Cuda { queue, kernels, scratch: Mutex::default() })
+    }
+
+    fn target(&self, room: Room) -> Target {
+        Target { room, chip: self.kernels.chip }
     }
 
     /// Queues a plan: its table, then its launches.
@@ -87,18 +93,39 @@ impl Cuda {
             let why = format!("one launch has {x} times {y} blocks, more than a grid can: split the call");
             Error::Unavailable { device: self.queue.id, why }
         })?;
-        let config = LaunchConfig {
-            grid_dim: (blocks, 1, 1),
-            block_dim: (launch.threads, 1, 1),
-            shared_mem_bytes: launch.shared,
-        };
+        use sys::CUlaunchAttributeID as Id;
+        // SAFETY: plain data of the driver's, for which zeros are a value.
+        let mut attributes: [sys::CUlaunchAttribute; 2] = unsafe { std::mem::zeroed() };
+        let mut set = 0;
+        if launch.cluster > 1 {
+            attributes[set].id = Id::CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION;
+            attributes[set].value.clusterDim.x = launch.cluster;
+            attributes[set].value.clusterDim.y = 1;
+            attributes[set].value.clusterDim.z = 1;
+            set += 1;
+        }
+        if launch.overlaps {
+            attributes[set].id = Id::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
+            attributes[set].value.programmaticStreamSerializationAllowed = 1;
+            set += 1;
+        }
+        // SAFETY: as above.
+        let mut config: sys::CUlaunchConfig = unsafe { std::mem::zeroed() };
+        (config.gridDimX, config.gridDimY, config.gridDimZ) = (blocks, 1, 1);
+        (config.blockDimX, config.blockDimY, config.blockDimZ) = (launch.threads, 1, 1);
+        (config.sharedMemBytes, config.hStream) = (launch.shared, stream.cu_stream());
+        (config.attrs, config.numAttrs) = (attributes.as_mut_ptr(), set as u32);
         let table = table + launch.table as u64;
-        let mut builder = stream.launch_builder(function);
-        builder.arg(&table).arg(&scratch).arg(&x);
+        let mut parameters =
+            [(&raw const table).cast::<c_void>(), (&raw const scratch).cast(), (&raw const x).cast()]
+                .map(|p| p.cast_mut());
         // SAFETY: the kernels take two addresses and a number. The plan's table matches the kernel's struct, its addresses are views that
         // the contract checked, and the scratch is as large as the plan says.
-        unsafe { builder.launch(config) }.map_err(|e| self.queue.fault(e))?;
-        Ok(())
+        unsafe {
+            let (function, none) = (function.cu_function(), std::ptr::null_mut());
+            sys::cuLaunchKernelEx(&config, function, parameters.as_mut_ptr(), none).result()
+        }
+        .map_err(|e| self.queue.fault(e))
     }
 
     /// The address of kept memory of at least `bytes`.
@@ -158,7 +185,7 @@ macro_rules! plan_and_run {
     ($($name:ident($op:ty))*) => {
         impl Run for Cuda {
             $(fn $name(&self, op: Checked<$op>) -> Result<()> {
-                self.run($name::plan(op, Room::Own))
+                self.run($name::plan(op, self.target(Room::Own)))
             })*
         }
     };

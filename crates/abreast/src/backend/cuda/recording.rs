@@ -3,8 +3,8 @@
 
 use super::driver::{Memory, Owned, Queue};
 use super::frees::OpenStep;
-use super::plan::{Launch, Plan, Room};
 use super::{Cuda, compress, convert_state, gather_rows, index_scores, select_keys, sparse_attention, top_k};
+use crate::backend::plan::{Launch, Plan, Room};
 use crate::backend::{Recording, Run, each_operation};
 use crate::error::Result;
 use crate::ops::Checked;
@@ -122,7 +122,7 @@ macro_rules! take {
     ($($name:ident($op:ty))*) => {
         impl Run for Graph {
             $(fn $name(&self, op: Checked<$op>) -> Result<()> {
-                self.take($name::plan(op, self.room));
+                self.take($name::plan(op, self.cuda.target(self.room)));
                 Ok(())
             })*
         }

@@ -1,11 +1,12 @@
 //! Scores to scratch, then the selections.
 
-use super::plan::{Plan, Room};
+use super::target::Target;
 use super::{index_scores, top_k};
+use crate::backend::plan::{Plan, Room};
 use crate::dims::causal_count;
 use crate::ops::{Checked, SelectKeys};
 
-pub(super) fn plan(mut op: Checked<SelectKeys<'_>>, room: Room) -> Plan {
+pub(super) fn plan(mut op: Checked<SelectKeys<'_>>, target: Target) -> Plan {
     let count = |e: usize| causal_count(op.rows[e].start_pos, op.ratio);
     let n = op.rows.len();
     // The rows' scores, one behind the other; a step has the place for its limits.
@@ -15,7 +16,7 @@ pub(super) fn plan(mut op: Checked<SelectKeys<'_>>, room: Room) -> Plan {
             Some(*end - count(e))
         })
         .collect();
-    let places = match room {
+    let places = match target.room {
         Room::Own => (0..n).map(count).sum(),
         Room::Limits(limits) => limits.rows * limits.keys,
     };
@@ -28,7 +29,7 @@ pub(super) fn plan(mut op: Checked<SelectKeys<'_>>, room: Room) -> Plan {
         out: starts[e] as u64,
         count: count(e) as i64,
     });
-    scores.push(&mut plan, scored, room);
+    scores.push(&mut plan, scored, target);
     let selected: Vec<top_k::Row> = (0..n)
         .map(|e| top_k::Row {
             scores: (starts[e] * size_of::<f32>()) as u64,
@@ -39,6 +40,6 @@ pub(super) fn plan(mut op: Checked<SelectKeys<'_>>, room: Room) -> Plan {
         })
         .collect();
     let selections = top_k::Selections { k: op.k, out: op.out.as_mut_ptr() as u64, status, in_scratch: true };
-    selections.push(&mut plan, selected.into_iter(), room);
+    selections.push(&mut plan, selected.into_iter(), target);
     plan
 }

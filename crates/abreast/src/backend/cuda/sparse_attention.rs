@@ -1,6 +1,7 @@
 //! Reference sparse attention: the table and the launches of `sparse_attention.cu`.
 
-use super::plan::{Launch, Plan, Room, address};
+use super::target::Target;
+use crate::backend::plan::{Launch, Plan, address};
 use crate::ops::{Checked, SparseAttention};
 use bytemuck::{Pod, Zeroable};
 
@@ -38,10 +39,10 @@ const SLOTS: usize = 16;
 const SOFTMAX_HEADS: usize = 4;
 const SUM_HEADS: usize = 4;
 
-pub(super) fn plan(mut op: Checked<SparseAttention<'_>>, room: Room) -> Plan {
-    let (rows, [_, heads, dim]) = (room.rows(op.rows.len()), op.q.shape());
+pub(super) fn plan(mut op: Checked<SparseAttention<'_>>, target: Target) -> Plan {
+    let (rows, [_, heads, dim]) = (target.room.rows(op.rows.len()), op.q.shape());
     // One place more than the widest row: there a head's sum goes.
-    let width = room.width(op.rows.iter().map(|row| row.indices.len())) + 1;
+    let width = target.room.width(op.rows.iter().map(|row| row.indices.len())) + 1;
     let head = Head {
         q: op.q.as_ptr() as u64,
         sinks: address(op.sinks.as_ref().map(|s| s.as_ptr())),
@@ -70,7 +71,7 @@ pub(super) fn plan(mut op: Checked<SparseAttention<'_>>, room: Room) -> Plan {
     let table = plan.push(&head, (listed, Row::zeroed(), rows));
     let mut launch = |name, x: usize, y: usize, threads| {
         let kernel = ("sparse_attention", name);
-        plan.launch(Launch { kernel, grid: [x as u32, y as u32], threads, shared: 0, table });
+        plan.launch(Launch { kernel, grid: [x as u32, y as u32], threads, table, ..Launch::PLAIN });
     };
     launch("attention_check", rows, 1, 256);
     launch("attention_logits", (width - 1).div_ceil(SLOTS), rows, 128);

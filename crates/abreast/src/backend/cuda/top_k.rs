@@ -1,7 +1,8 @@
 //! Exact top-k: the table and the launches of `top_k.cu`.
 
 use super::index_scores::status;
-use super::plan::{Launch, Plan, Room};
+use super::target::Target;
+use crate::backend::plan::{Launch, Plan};
 use crate::ops::{Checked, TopK};
 use bytemuck::{Pod, Zeroable};
 
@@ -35,7 +36,7 @@ pub(super) struct Selections {
     pub(super) in_scratch: bool,
 }
 
-pub(super) fn plan(mut op: Checked<TopK<'_>>, room: Room) -> Plan {
+pub(super) fn plan(mut op: Checked<TopK<'_>>, target: Target) -> Plan {
     let mut plan = Plan::default();
     let selections = Selections {
         k: op.k,
@@ -50,13 +51,13 @@ pub(super) fn plan(mut op: Checked<TopK<'_>>, room: Room) -> Plan {
         offset: row.offset,
         pad: 0,
     });
-    selections.push(&mut plan, rows, room);
+    selections.push(&mut plan, rows, target);
     plan
 }
 
 impl Selections {
-    pub(super) fn push(&self, plan: &mut Plan, rows: impl ExactSizeIterator<Item = Row>, room: Room) {
-        let n = room.rows(rows.len());
+    pub(super) fn push(&self, plan: &mut Plan, rows: impl ExactSizeIterator<Item = Row>, target: Target) {
+        let n = target.room.rows(rows.len());
         let head = Head {
             out: self.out,
             status: self.status,
@@ -70,9 +71,16 @@ impl Selections {
         let kernel = |name| ("top_k", name);
         if !self.in_scratch {
             let grid = [n.div_ceil(128) as u32, 1];
-            plan.launch(Launch { kernel: kernel("top_k_start"), grid, threads: 128, shared: 0, table });
+            plan.launch(Launch { kernel: kernel("top_k_start"), grid, threads: 128, table, ..Launch::PLAIN });
         }
         let shared = (self.k.next_power_of_two() * size_of::<u64>()) as u32;
-        plan.launch(Launch { kernel: kernel("top_k"), grid: [n as u32, 1], threads: 1024, shared, table });
+        plan.launch(Launch {
+            kernel: kernel("top_k"),
+            grid: [n as u32, 1],
+            threads: 1024,
+            shared,
+            table,
+            ..Launch::PLAIN
+        });
     }
 }

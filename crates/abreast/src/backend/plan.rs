@@ -1,4 +1,4 @@
-//! What one call launches, as plain data: a table that the kernels read, scratch, and launches in order.
+//! What one call launches on a GPU, as plain data: a table that the kernels read, scratch, and launches in order.
 //!
 //! Everything that changes from call to call (addresses, positions, lengths) is in the table; a launch's own numbers depend
 //! on shapes and on the largest row alone. So a recorded graph of the launches serves any later table.
@@ -17,6 +17,23 @@ pub(super) struct Launch {
     pub(super) shared: u32,
     /// Where its table starts in the plan's.
     pub(super) table: usize,
+    /// Blocks of a cluster, which share their shared memory; 1 where the chip has none.
+    pub(super) cluster: u32,
+    /// May start while the launch before it ends: the kernel itself waits before it touches anything but its table.
+    pub(super) overlaps: bool,
+}
+
+impl Launch {
+    /// A launch of plain blocks, one after the other.
+    pub(super) const PLAIN: Launch = Launch {
+        kernel: ("", ""),
+        grid: [0, 0],
+        threads: 0,
+        shared: 0,
+        table: 0,
+        cluster: 1,
+        overlaps: false,
+    };
 }
 
 /// All of one call.
