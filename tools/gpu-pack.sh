@@ -74,8 +74,11 @@ everything() {
     stage 0 ./test-cuda --ignored --nocapture
     stage 0 ./test-offsets --nocapture gpu
     stage 0 ./test-cuda_process --nocapture
-    stage 0 ./abreast verify --backend cuda
-    stage 0 ./abreast replay --backend cuda
+    local method
+    for method in reference fast; do
+        stage 0 ./abreast verify --backend cuda --method $method
+        stage 0 ./abreast replay --backend cuda --method $method
+    done
 }
 
 sanitize() {
@@ -87,7 +90,7 @@ sanitize() {
     check=("$program" --error-exitcode "$found")
     # A read of no memory is planted there: a tool that does not find it finds nothing.
     stage $found "${check[@]}" --tool memcheck ./test-cuda_process --exact cuda_process::failure::faults --ignored
-    stage 0 "${check[@]}" --tool memcheck --padding 256 --track-stream-ordered-races all ./abreast verify --backend cuda --filter /r7/
+    stage 0 "${check[@]}" --tool memcheck --padding 256 --track-stream-ordered-races all ./abreast verify --backend cuda --method fast --filter /r7/
     stage 0 env ABREAST_TEST_OPENINGS=5 "${check[@]}" --tool memcheck --leak-check full \
         ./test-cuda_process --exact cuda_process::memory::opens_and_drops --ignored
     # Each of these tools, too, first on a kernel that it must not pass.
@@ -95,7 +98,9 @@ sanitize() {
     stage $found "${check[@]}" --tool initcheck ./test-abreast planted_uninitialised --ignored
     stage $found "${check[@]}" --tool synccheck ./test-abreast planted_divergence --ignored
     for tool in racecheck initcheck synccheck; do
-        stage 0 "${check[@]}" --tool "$tool" ./abreast verify --backend cuda --filter /r7/
+        for method in reference fast; do
+            stage 0 "${check[@]}" --tool "$tool" ./abreast verify --backend cuda --method $method --filter /r7/
+        done
     done
 }
 

@@ -1,6 +1,6 @@
 //! `abreast verify`: the conformance suite.
 
-use crate::backend::BackendName;
+use crate::backend::{BackendName, MethodName};
 use crate::{CommandResult, Outcome};
 use abreast::conformance::{self, Counts, Depth, Failure, Finding, Options, Report};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -13,6 +13,9 @@ pub(crate) struct Args {
     /// Which backend to verify
     #[arg(long, value_enum, default_value = "cpu")]
     backend: BackendName,
+    /// Which arithmetic, where an operation has two
+    #[arg(long, value_enum, default_value = "reference")]
+    method: MethodName,
     /// Only cases whose name contains TEXT
     #[arg(long, value_name = "TEXT")]
     filter: Option<String>,
@@ -29,7 +32,7 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: Args) -> CommandResult {
     let depth = if args.full { Depth::Full } else { Depth::Quick };
-    let options = Options { filter: args.filter, depth, fail_fast: false };
+    let options = Options { filter: args.filter, depth, method: args.method.into(), fail_fast: false };
     let names = conformance::cases(&options);
     if names.is_empty() {
         let filter = options.filter.unwrap_or_default();

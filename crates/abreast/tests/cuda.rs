@@ -2,19 +2,28 @@
 #![cfg(feature = "cuda")]
 
 use abreast::conformance::{self, Decoder, Options};
-use abreast::{Device, Kind};
+use abreast::{Device, Kind, Method};
 
 /// The GPU; `None`, printed, where this machine has none.
 fn gpu() -> Option<Device> {
     Device::open(Kind::Cuda).map_err(|why| println!("SKIPPED: {why}")).ok()
 }
 
-#[test]
-fn the_suite_holds() {
+fn the_suite_holds(method: Method) {
     let Some(gpu) = gpu() else { return };
-    let report = conformance::run(&gpu, &Options::default(), &mut |_| ());
-    println!("{}: {} cases, {:?}", gpu.describe(), report.cases(), report.counts());
+    let report = conformance::run(&gpu, &Options { method, ..Options::default() }, &mut |_| ());
+    println!("{}, {method:?}: {} cases, {:?}", gpu.describe(), report.cases(), report.counts());
     assert!(report.is_good(), "{:#?}", report.failures);
+}
+
+#[test]
+fn the_suite_holds_for_reference() {
+    the_suite_holds(Method::Reference);
+}
+
+#[test]
+fn the_suite_holds_for_fast() {
+    the_suite_holds(Method::Fast);
 }
 
 #[test]
@@ -29,8 +38,8 @@ fn the_bits_are_the_cpus() {
 fn replayed_steps_have_the_bits_of_the_cpu() {
     let Some(gpu) = gpu() else { return };
     let cpu = Device::cpu().expect("a CPU");
-    let mut replayed = Decoder::new(&gpu, 5, true).expect("a decoder");
-    let mut called = Decoder::new(&cpu, 5, false).expect("a decoder");
+    let mut replayed = Decoder::new(&gpu, Method::Reference, (5, true)).expect("a decoder");
+    let mut called = Decoder::new(&cpu, Method::Reference, (5, false)).expect("a decoder");
     assert_eq!(replayed.run(200).expect("steps"), called.run(200).expect("steps"));
 }
 
@@ -39,14 +48,16 @@ fn replayed_steps_have_the_bits_of_the_cpu() {
 fn the_callers_stream_and_memory() {
     let Some(own) = gpu() else { return };
     let cpu = Device::cpu().expect("a CPU");
-    let want = Decoder::new(&cpu, 3, false).and_then(|mut d| d.run(40)).expect("steps");
+    let want = Decoder::new(&cpu, Method::Reference, (3, false)).and_then(|mut d| d.run(40)).expect("steps");
     // CUDA's names for the legacy default stream and for the one of this thread.
     for stream in [0, 1, 2] {
         // SAFETY: these streams are always there.
         let gpu = unsafe { Device::cuda_on_stream(0, stream as *mut std::ffi::c_void) }.expect("a handle");
         // The legacy default stream cannot be recorded; steps are recorded on a stream of their own.
         for recorded in [false, true] {
-            let got = Decoder::new(&gpu, 3, recorded).and_then(|mut d| d.run(40)).expect("steps");
+            let got = Decoder::new(&gpu, Method::Reference, (3, recorded))
+                .and_then(|mut d| d.run(40))
+                .expect("steps");
             assert_eq!(got, want, "stream {stream}, recorded: {recorded}");
         }
         let source = gpu.upload(&[1.0f32, 2.0, 3.0]).expect("a buffer");
@@ -104,7 +115,9 @@ fn streams_do_not_mix() {
         return;
     }
     let decode = |device: &Device, seed: u64, recorded: bool| {
-        Decoder::new(device, seed, recorded).and_then(|mut d| d.run(2_000)).expect("steps")
+        Decoder::new(device, Method::Reference, (seed, recorded))
+            .and_then(|mut d| d.run(2_000))
+            .expect("steps")
     };
     let cpu = Device::cpu().expect("a CPU");
     std::thread::scope(|scope| {
@@ -127,8 +140,10 @@ fn one_handle_on_eight_threads() {
         for seed in 0..8 {
             let (gpu, cpu) = (&gpu, &cpu);
             scope.spawn(move || {
-                let run =
-                    |device: &Device| Decoder::new(device, seed, seed % 2 == 1).and_then(|mut d| d.run(500));
+                let run = |device: &Device| {
+                    Decoder::new(device, Method::Reference, (seed, seed % 2 == 1))
+                        .and_then(|mut d| d.run(500))
+                };
                 assert_eq!(run(gpu).expect("steps"), run(cpu).expect("steps"), "thread {seed}");
             });
         }
@@ -140,8 +155,8 @@ fn one_handle_on_eight_threads() {
 fn soak() {
     let Some(gpu) = gpu() else { return };
     let cpu = Device::cpu().expect("a CPU");
-    let mut replayed = Decoder::new(&gpu, 9, true).expect("a decoder");
-    let mut called = Decoder::new(&cpu, 9, false).expect("a decoder");
+    let mut replayed = Decoder::new(&gpu, Method::Reference, (9, true)).expect("a decoder");
+    let mut called = Decoder::new(&cpu, Method::Reference, (9, false)).expect("a decoder");
     for round in 0..100 {
         assert_eq!(replayed.run(1_000).expect("steps"), called.run(1_000).expect("steps"), "round {round}");
     }

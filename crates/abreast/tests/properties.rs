@@ -3,7 +3,7 @@
 use abreast::conformance::case::{Problem, Rng, compress, convert_state, gather_rows};
 use abreast::conformance::case::{index_scores, select_keys, sparse_attention, top_k};
 use abreast::conformance::check;
-use abreast::{Device, Emit};
+use abreast::{Device, Emit, Method};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use std::sync::LazyLock;
@@ -14,7 +14,7 @@ static DEVICE: LazyLock<Device> = LazyLock::new(|| Device::cpu().unwrap());
 fn holds(mut problem: impl Problem, seed: u64) -> std::result::Result<(), TestCaseError> {
     let rng = &mut Rng::new(seed);
     for round in 0..3 {
-        check(&DEVICE, &problem)
+        check(&DEVICE, &problem, Method::Reference)
             .map_err(|finding| TestCaseError::fail(format!("round {round}: {finding}")))?;
         problem.corrupt(if round == 0 { 500 } else { 20 }, rng);
         problem.scatter(rng);

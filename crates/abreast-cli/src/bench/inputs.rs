@@ -7,7 +7,7 @@ use abreast::conformance::case::{
     Loaded, Problem, compress, gather_rows, index_scores, select_keys, sparse_attention, top_k,
 };
 use abreast::dims::{HEAD_DIM, INDEX_DIM, window};
-use abreast::{Calls, Cost, Device, Emit, Result, StateLayout};
+use abreast::{Calls, Cost, Device, Emit, Method, Result, StateLayout};
 use std::ops::Range;
 
 const SEED: u64 = 1;
@@ -28,7 +28,7 @@ pub(super) struct Inputs {
 impl Inputs {
     /// Makes the inputs of a number of requests, each with a cache of its own.
     pub(super) fn load(case: Case, (device, requests): (&Device, usize)) -> Result<Inputs> {
-        let loaded = problem(case, requests).load(device)?;
+        let loaded = problem(case, requests).load(device, Method::Reference)?;
         Ok(Inputs { loaded, requests: (0..requests).collect() })
     }
 }

@@ -1,9 +1,9 @@
 //! One group of cases: a joint call, and each of its rows alone.
 
-use super::cases::{Case, Core};
+use super::cases::{Case, Core, On};
 use super::judge::Verdict;
 use super::plan::{Group, Plan};
-use abreast::{Device, Error};
+use abreast::Error;
 use indicatif::ProgressBar;
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ pub(super) struct Done {
 }
 
 /// Runs one group jointly and each of its cases alone.
-pub(super) fn replay(device: &Device, of: (&Plan<'_>, &Group), bar: &ProgressBar) -> Result<Done, Error> {
+pub(super) fn replay(on: On<'_>, of: (&Plan<'_>, &Group), bar: &ProgressBar) -> Result<Done, Error> {
     let (plan, group) = of;
     macro_rules! rows {
         ($kind:path) => {{
@@ -25,7 +25,7 @@ pub(super) fn replay(device: &Device, of: (&Plan<'_>, &Group), bar: &ProgressBar
                 $kind(case) => Some(&**case),
                 _ => None,
             };
-            step(device, &group.cases.iter().filter_map(row).collect::<Vec<_>>(), bar)
+            step(on, &group.cases.iter().filter_map(row).collect::<Vec<_>>(), bar)
         }};
     }
     match plan.cases[group.cases[0]] {
@@ -35,22 +35,22 @@ pub(super) fn replay(device: &Device, of: (&Plan<'_>, &Group), bar: &ProgressBar
     }
 }
 
-fn step<C: Core>(device: &Device, cases: &[&C], bar: &ProgressBar) -> Result<Done, Error> {
+fn step<C: Core>(on: On<'_>, cases: &[&C], bar: &ProgressBar) -> Result<Done, Error> {
     if let Some(argument) = cases.iter().find_map(|case| case.refused()) {
         bar.inc(1 + cases.len() as u64);
-        return refusal(C::run(device, cases).map(|_| ()), argument);
+        return refusal(C::run(on, cases).map(|_| ()), argument);
     }
     // The first run warms caches up; the second must repeat its bits and is the one that is timed.
-    let (first, _) = C::run(device, cases)?;
-    let (joint, joint_time) = C::run(device, cases)?;
+    let (first, _) = C::run(on, cases)?;
+    let (joint, joint_time) = C::run(on, cases)?;
     bar.inc(1);
     let mut done = Done { rows: Vec::new(), times: [joint_time, Duration::ZERO], refused: false };
     for ((case, first), joint) in cases.iter().zip(&first).zip(&joint) {
-        let (alone, time) = C::run(device, &[case])?;
+        let (alone, time) = C::run(on, &[case])?;
         done.times[1] += time;
         let again = C::difference(first, joint).map(|why| format!("one joint call and the next: {why}"));
         let differs = again.or_else(|| alone.iter().find_map(|alone| C::difference(joint, alone)));
-        done.rows.push((case.judge(joint), differs));
+        done.rows.push((case.judge(joint, on.method), differs));
         bar.inc(1);
     }
     Ok(done)

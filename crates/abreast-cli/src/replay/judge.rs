@@ -9,6 +9,9 @@ use bytemuck::Pod;
 pub(super) const HALF_ULP: f64 = 1.0 / 256.0;
 /// What f32 arithmetic may add to an attention output.
 pub(super) const ATTENTION: f64 = 2e-5;
+/// The same where weights are rounded to bf16, relative to the largest output or 12, and the root mean square error, relative.
+pub(super) const FAST_ATTENTION: f64 = 1e-3;
+pub(super) const FAST_ATTENTION_RMS: f64 = 2.3e-3;
 /// Two index scores this close, relative to the largest, may swap their places where the order is not exact.
 pub(super) const SCORE_ORDER: f64 = 2e-6;
 /// An index score's error, relative to the sum of the magnitudes of all its products.

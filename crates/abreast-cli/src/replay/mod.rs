@@ -15,8 +15,9 @@ mod tensors;
 pub use format::Manifest;
 pub use tensors::Tensors;
 
-use crate::backend::BackendName;
+use crate::backend::{BackendName, MethodName};
 use crate::{CommandResult, Outcome};
+use cases::On;
 use indicatif::{ProgressBar, ProgressStyle};
 use plan::Plan;
 use report::{CaseReport, GroupReport, Report};
@@ -31,6 +32,9 @@ pub(crate) struct Args {
     /// Which device runs the calls
     #[arg(long, value_enum, default_value = "cpu")]
     backend: BackendName,
+    /// Which arithmetic, where an operation has two; `fast` is held to the bounds of bf16 weights
+    #[arg(long, value_enum, default_value = "reference")]
+    method: MethodName,
     /// One JSON object on stdout instead of the table
     #[arg(long)]
     json: bool,
@@ -50,16 +54,16 @@ pub(crate) fn run(args: Args) -> CommandResult {
     let sources = source::open(args.dir.as_deref())?;
     // Everything is checked before anything runs.
     let plans = sources.iter().map(plan).collect::<Result<Vec<Plan<'_>>, String>>()?;
-    let device = args.backend.open()?;
+    let on = On { device: &args.backend.open()?, method: args.method.into() };
     let steps = plans.iter().flat_map(|plan| &plan.groups).map(|group| 1 + group.cases.len());
     let bar = progress(steps.sum());
     let data = args.dir.map_or("shipped".into(), |dir| dir.display().to_string());
-    let mut report = Report::new(device.describe(), data);
+    let mut report = Report::new(on.device.describe(), data);
     for (source, plan) in sources.iter().zip(&plans) {
         let mut cases: Vec<Option<CaseReport>> = plan.cases.iter().map(|_| None).collect();
         for group in &plan.groups {
             bar.set_message(group.id.clone());
-            let done = call::replay(&device, (plan, group), &bar);
+            let done = call::replay(on, (plan, group), &bar);
             let done = done.map_err(|e| format!("{}: {}: {e}", source.path, group.id))?;
             let core = plan.cases[group.cases[0]].core();
             let names = |case: usize| (source.manifest.cases[case].id.as_str(), core, group.id.as_str());

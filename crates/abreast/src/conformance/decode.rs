@@ -10,12 +10,8 @@ use crate::{
     SelectKeys, SelectKeysRow, SparseAttention, StateLayout, Step, ViewMut, bf16,
 };
 
-/// Requests at one time, and the model: small, so that hundreds of steps are cheap everywhere.
+/// Requests at one time.
 const SLOTS: usize = 8;
-const HEADS: usize = 5;
-const DIM: usize = 64;
-const INDEX_HEADS: usize = 3;
-const INDEX_DIM: usize = 32;
 const RATIO: usize = 4;
 const WINDOW: usize = 16;
 const K: usize = 8;
@@ -27,7 +23,7 @@ const STATE_ROWS: usize = 8;
 
 pub(super) fn cases() -> Vec<Case> {
     let case = |(name, steps): (&str, usize)| {
-        Case::new(format!("steps/replay/{name}"), move |lab| same_both_ways(lab.device, steps))
+        Case::new(format!("steps/replay/{name}"), move |lab| same_both_ways(lab, steps))
     };
     let mut cases: Vec<Case> = [("s30", 30), ("s200", 200)].into_iter().map(case).collect();
     cases.push(Case::new("steps/replay/limits".into(), limits));
@@ -36,9 +32,9 @@ pub(super) fn cases() -> Vec<Case> {
     cases
 }
 
-fn same_both_ways(device: &Device, steps: usize) -> Verdict {
-    let called = Decoder::new(device, 1, false).and_then(|mut d| d.run(steps));
-    let replayed = Decoder::new(device, 1, true).and_then(|mut d| d.run(steps));
+fn same_both_ways(lab: &Lab<'_>, steps: usize) -> Verdict {
+    let run = |recorded| Decoder::new(lab.device, lab.method, (1, recorded)).and_then(|mut d| d.run(steps));
+    let (called, replayed) = (run(false), run(true));
     let (called, replayed) = (called?, replayed?);
     match called.iter().zip(&replayed).position(|(a, b)| a != b) {
         None => Ok(()),
@@ -109,9 +105,30 @@ fn timed(lab: &mut Lab<'_>) -> Verdict {
     }
 }
 
+/// The sizes that kernels may be made for.
+#[derive(Clone, Copy)]
+struct Model {
+    heads: usize,
+    dim: usize,
+    index_heads: usize,
+    index_dim: usize,
+}
+
+impl Model {
+    /// Small, so that hundreds of steps are cheap everywhere; for `Fast`, sizes that it has kernels for.
+    fn of(method: Method) -> Model {
+        match method {
+            Method::Reference => Model { heads: 5, dim: 64, index_heads: 3, index_dim: 32 },
+            Method::Fast => Model { heads: 8, dim: 512, index_heads: 32, index_dim: 128 },
+        }
+    }
+}
+
 /// One decode step after another; what each gives is a digest.
 pub struct Decoder {
     device: Device,
+    method: Method,
+    model: Model,
     step: Option<Step>,
     rng: Rng,
     /// Position of each request; `None` where there is none.
@@ -138,17 +155,19 @@ struct Inputs {
 
 impl Decoder {
     /// A decoder whose requests and data the seed decides; its steps are `recorded`, or made of single calls.
-    pub fn new(device: &Device, seed: u64, recorded: bool) -> Result<Decoder> {
+    pub fn new(device: &Device, method: Method, (seed, recorded): (u64, bool)) -> Result<Decoder> {
+        let model = Model::of(method);
+        let Model { heads, dim, index_heads, index_dim } = model;
         let mut rng = Rng::new(seed);
         let limits = Limits { rows: SLOTS, width: WIDTH, keys: ENTRIES };
         let mut random = |n: usize| device.upload(&rng.f32s(n, 1.0));
-        let features = [2 * DIM, 2 * INDEX_DIM];
+        let features = [2 * dim, 2 * index_dim];
         let shared = [
             random(RATIO * features[0])?,
-            random(DIM)?,
+            random(dim)?,
             random(RATIO * features[1])?,
-            random(INDEX_DIM)?,
-            random(HEADS)?,
+            random(index_dim)?,
+            random(heads)?,
         ];
         let states = (0..SLOTS).map(|_| {
             let [a, b] = features.map(|f| STATE_ROWS * f);
@@ -157,20 +176,22 @@ impl Decoder {
         let projections = || Ok([device.zeros(SLOTS * features[0])?, device.zeros(SLOTS * features[1])?]);
         Ok(Decoder {
             states: states.collect::<Result<_>>()?,
-            cache: device.upload(&rng.bf16s(SLOTS * CACHE * DIM, 1.0))?,
-            keys: device.zeros(SLOTS * ENTRIES * INDEX_DIM)?,
+            cache: device.upload(&rng.bf16s(SLOTS * CACHE * dim, 1.0))?,
+            keys: device.zeros(SLOTS * ENTRIES * index_dim)?,
             inputs: Inputs {
-                q: device.zeros(SLOTS * HEADS * DIM)?,
-                index_q: device.zeros(SLOTS * INDEX_HEADS * INDEX_DIM)?,
-                weights: device.zeros(SLOTS * INDEX_HEADS)?,
+                q: device.zeros(SLOTS * heads * dim)?,
+                index_q: device.zeros(SLOTS * index_heads * index_dim)?,
+                weights: device.zeros(SLOTS * index_heads)?,
                 kv: projections()?,
                 score: projections()?,
             },
             indices: device.zeros(SLOTS * WIDTH)?,
-            out: device.zeros(SLOTS * HEADS * DIM)?,
+            out: device.zeros(SLOTS * heads * dim)?,
             status: device.zeros(SLOTS)?,
             step: recorded.then(|| device.step(limits)).transpose()?,
             device: device.clone(),
+            method,
+            model,
             positions: [None; SLOTS],
             shared,
             rng,
@@ -233,10 +254,11 @@ impl Decoder {
 
     /// The calls of one step: both compressors, the selection behind the window's indices, attention over both.
     fn calls(&mut self, mut on: On<'_, '_>) -> Result<()> {
+        let Model { heads, dim: features, index_heads, index_dim } = self.model;
         let active: Vec<(usize, u32)> =
             self.positions.iter().enumerate().filter_map(|(slot, p)| p.map(|p| (slot, p))).collect();
         let block = |position: u32| position as usize / RATIO;
-        let dims = [(DIM, CACHE, WINDOW), (INDEX_DIM, ENTRIES, 0)];
+        let dims = [(features, CACHE, WINDOW), (index_dim, ENTRIES, 0)];
         for (n, (dim, stride, first)) in dims.into_iter().enumerate() {
             let mut rows = Vec::new();
             for (slot, state) in self.states.iter_mut().enumerate() {
@@ -266,7 +288,7 @@ impl Decoder {
                 status: None,
             })?;
         }
-        let keys = self.keys.shaped([SLOTS * ENTRIES, INDEX_DIM])?;
+        let keys = self.keys.shaped([SLOTS * ENTRIES, index_dim])?;
         let select = active.iter().map(|&(slot, start_pos)| SelectKeysRow {
             query: slot,
             start_pos,
@@ -275,16 +297,16 @@ impl Decoder {
             out: slot * WIDTH + WINDOW,
         });
         on.select_keys(SelectKeys {
-            q: self.inputs.index_q.shaped([SLOTS, INDEX_HEADS, INDEX_DIM])?,
-            weights: self.inputs.weights.shaped([SLOTS, INDEX_HEADS])?,
+            q: self.inputs.index_q.shaped([SLOTS, index_heads, index_dim])?,
+            weights: self.inputs.weights.shaped([SLOTS, index_heads])?,
             ratio: RATIO as u32,
-            method: Method::Reference,
+            method: self.method,
             k: K,
             rows: &select.collect::<Vec<_>>(),
             out: self.indices.view_mut(),
             status: None,
         })?;
-        let (cache, indices) = (self.cache.shaped([SLOTS * CACHE, DIM])?, self.indices.view());
+        let (cache, indices) = (self.cache.shaped([SLOTS * CACHE, features])?, self.indices.view());
         let attend = active.iter().map(|&(slot, _)| AttentionRow {
             query: slot,
             out: slot,
@@ -293,12 +315,12 @@ impl Decoder {
         });
         let status: ViewMut<'_, u32, 1> = self.status.view_mut().slice(0..active.len());
         on.sparse_attention(SparseAttention {
-            q: self.inputs.q.shaped([SLOTS, HEADS, DIM])?,
+            q: self.inputs.q.shaped([SLOTS, heads, features])?,
             sinks: Some(self.shared[4].view()),
             scale: 0.125,
-            method: Method::Reference,
+            method: self.method,
             rows: &attend.collect::<Vec<_>>(),
-            out: self.out.shaped_mut([SLOTS, HEADS, DIM])?,
+            out: self.out.shaped_mut([SLOTS, heads, features])?,
             status: Some(status),
         })
     }

@@ -5,11 +5,13 @@ use super::case::{Problem, Rng, compress, convert_state, gather_rows};
 use super::case::{index_scores, select_keys, sparse_attention, top_k};
 use super::lab::{Counts, Lab};
 use super::shapes::{Draw, OPS};
-use crate::{Compress, ConvertState, Device, Emit, IndexScores, Op, SelectKeys, SparseAttention, TopK};
+use crate::{
+    Compress, ConvertState, Device, Emit, IndexScores, Method, Op, SelectKeys, SparseAttention, TopK,
+};
 
 /// Every operation with the digest of its results: the same on every device that computes the reference order.
 pub fn digest(device: &Device) -> Result<Vec<(&'static str, u64)>, Finding> {
-    let lab = &mut Lab { device, counts: Counts::default(), shape: String::new() };
+    let lab = &mut Lab { device, method: Method::Reference, counts: Counts::default(), shape: String::new() };
     OPS.into_iter().map(|op| Ok((op, operation(lab, op)?))).collect()
 }
 
@@ -31,8 +33,8 @@ fn operation(lab: &mut Lab<'_>, op: &'static str) -> Result<u64, Finding> {
 fn problems(op: &'static str) -> Vec<Box<dyn Problem>> {
     let mut problems: Vec<Box<dyn Problem>> = Vec::new();
     for seed in 0..12 {
-        let (_, mut problem) =
-            Draw { op, rows: 1 + seed as usize % 5, seed: 7000 + seed, work: 1 << 17 }.make();
+        let (rows, method) = (1 + seed as usize % 5, Method::Reference);
+        let (_, mut problem) = Draw { op, rows, seed: 7000 + seed, work: 1 << 17, method }.make();
         if seed % 4 == 3 {
             problem.corrupt(300, &mut Rng::new(seed));
         }

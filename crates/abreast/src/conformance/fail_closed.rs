@@ -5,7 +5,7 @@ use super::bits::{self, Finding, Verdict};
 use super::case::{Problem, compress, index_scores, select_keys, sparse_attention, top_k};
 use super::lab::Lab;
 use crate::dims::status::{self, *};
-use crate::{Compress, Emit, IndexScores, Op, SelectKeys, SparseAttention, TopK, bf16};
+use crate::{Compress, Emit, IndexScores, Method, Op, SelectKeys, SparseAttention, TopK, bf16};
 
 /// The row whose data are bad.
 const ROW: usize = 1;
@@ -41,13 +41,16 @@ pub(super) fn cases() -> Vec<Case> {
 }
 
 /// An operation's name, its good data, and what may be done to them.
-type Table<D> = (&'static str, fn() -> D, Vec<Damage<D>>);
+type Table<D> = (&'static str, fn(&Lab<'_>) -> D, Vec<Damage<D>>);
 type Check<D> = fn(&mut Lab<'_>, D, &Damage<D>) -> Verdict;
 
 fn table<D: 'static>(cases: &mut Vec<Case>, (op, data, damages): Table<D>, check: Check<D>) {
     for damage in damages {
         let name = format!("{op}/fail_closed/{}", damage.name);
-        cases.push(Case::new(name, move |lab| check(lab, data(), &damage)));
+        cases.push(Case::new(name, move |lab| {
+            let data = data(lab);
+            check(lab, data, &damage)
+        }));
     }
 }
 
@@ -59,7 +62,8 @@ fn check<D: Problem>(lab: &mut Lab<'_>, mut data: D, damage: &Damage<D>) -> Verd
     lab.oracle(&data, &after, 0..data.rows())?;
     let got =
         after.row(ROW).iter().find(|part| part.name == "status").expect("every row has one").bits(0) as u32;
-    if got != damage.status {
+    // Where Fast may overflow in a sum, the oracle has had its say.
+    if got != damage.status && !(lab.method == Method::Fast && damage.status == OVERFLOW) {
         let want = status::names(damage.status);
         return Err(Finding::text(format_args!("row {ROW}'s status"), want, status::names(got)));
     }
@@ -80,10 +84,10 @@ fn select(lab: &mut Lab<'_>, mut scores: index_scores::Data, damage: &Damage<ind
     lab.oracle(&data, &results, 0..data.rows())
 }
 
-fn attention_data() -> sparse_attention::Data {
+fn attention_data(lab: &Lab<'_>) -> sparse_attention::Data {
     let rows = [(20, 7), (16, 9), (5, 0), (9, 4), (40, 41)];
     let rows = rows.map(|(kv_len, width)| sparse_attention::RowShape { kv_len, width }).to_vec();
-    sparse_attention::Shape { heads: 5, dim: 64, rows }.generate(7)
+    sparse_attention::Shape { heads: 5, dim: lab.size(64, 512), rows }.generate(7)
 }
 
 /// A value of the cache row behind a slot of the bad row.
@@ -112,7 +116,7 @@ fn attention() -> Vec<Damage<sparse_attention::Data>> {
         own("index_of_an_empty_cache", INVALID_INDEX, |d: &mut D| d.caches[ROW].clear()),
         own("index_instead_of_slot_0", INVALID_INDEX, |d: &mut D| {
             // Poison where a kernel would look that takes a bad index for 0.
-            d.caches[ROW][..64].fill(NAN);
+            d.caches[ROW][..d.dim].fill(NAN);
             d.rows[ROW].indices[2] = 99;
         }),
         own("index_before_anything_else", INVALID_INDEX, |d: &mut D| {
@@ -120,7 +124,7 @@ fn attention() -> Vec<Damage<sparse_attention::Data>> {
             q(d, 1)[0] = INF;
             d.rows[ROW].indices[8] = -7;
         }),
-        own("kv_nan", NONFINITE_KV, |d: &mut D| *kv(d, 4, 63) = NAN),
+        own("kv_nan", NONFINITE_KV, |d: &mut D| *kv(d, 4, d.dim - 1) = NAN),
         own("kv_negative_nan", NONFINITE_KV, |d: &mut D| *kv(d, 8, 0) = -NAN),
         own("kv_inf", NONFINITE_KV, |d: &mut D| *kv(d, 0, 1) = INF),
         own("kv_minus_inf", NONFINITE_KV, |d: &mut D| *kv(d, 5, 17) = -INF),
@@ -134,7 +138,7 @@ fn attention() -> Vec<Damage<sparse_attention::Data>> {
         }),
         own("kv_nan_not_attended", 0, |d: &mut D| {
             let free = (0..16).find(|i| !d.rows[ROW].indices.contains(i)).expect("9 of 16 are") as usize;
-            d.caches[ROW][free * 64..(free + 1) * 64].fill(NAN);
+            d.caches[ROW][free * d.dim..(free + 1) * d.dim].fill(NAN);
         }),
         own("kv_nan_skipped", 0, |d: &mut D| {
             *kv(d, 3, 3) = NAN;
@@ -158,11 +162,11 @@ fn attention() -> Vec<Damage<sparse_attention::Data>> {
         all("sink_highest_takes_all", 0, |d: &mut D| sink(d, 1, f32::MAX)),
         own("logit_overflow", OVERFLOW, |d: &mut D| {
             q(d, 1).fill(bf16::MAX);
-            (0..64).for_each(|f| *kv(d, 6, f) = bf16::from_f32(4.0));
+            (0..d.dim).for_each(|f| *kv(d, 6, f) = bf16::from_f32(4.0));
         }),
         own("logit_overflow_below", OVERFLOW, |d: &mut D| {
             q(d, 1).fill(bf16::MAX);
-            (0..64).for_each(|f| *kv(d, 6, f) = bf16::from_f32(-4.0));
+            (0..d.dim).for_each(|f| *kv(d, 6, f) = bf16::from_f32(-4.0));
         }),
         all("scale_overflow", OVERFLOW, |d: &mut D| d.scale = f32::MAX),
         all("sum_overflow", OVERFLOW, |d: &mut D| {
@@ -182,7 +186,7 @@ fn attention() -> Vec<Damage<sparse_attention::Data>> {
             // Only a head whose inputs are all finite overflows.
             sink(d, 1, f32::NAN);
             q(d, 1).fill(bf16::MAX);
-            (0..64).for_each(|f| *kv(d, 6, f) = bf16::from_f32(4.0));
+            (0..d.dim).for_each(|f| *kv(d, 6, f) = bf16::from_f32(4.0));
         }),
         own("leading_slots_skipped", 0, |d: &mut D| {
             let list = &mut d.rows[ROW].indices;
@@ -191,70 +195,71 @@ fn attention() -> Vec<Damage<sparse_attention::Data>> {
         own("trailing_slots_skipped", 0, |d: &mut D| d.rows[ROW].indices.resize(150, -1)),
         own("subnormals_and_zeros", 0, |d: &mut D| {
             q(d, 2).fill(bf16::from_bits(1));
-            (0..64).for_each(|f| *kv(d, 4, f) = bf16::from_bits(0x8001 >> (f % 2)));
+            (0..d.dim).for_each(|f| *kv(d, 4, f) = bf16::from_bits(0x8001 >> (f % 2)));
             q(d, 3).fill(-bf16::ZERO);
         }),
     ]
 }
 
-fn scores_data() -> index_scores::Data {
+fn scores_data(lab: &Lab<'_>) -> index_scores::Data {
     let rows = [39, 79, 2, 3, 16].map(|start_pos| index_scores::RowShape { start_pos, spare: 2 }).to_vec();
-    index_scores::Shape { heads: 3, dim: 32, ratio: 4, rows }.generate(8)
+    index_scores::Shape { heads: lab.size(3, 32), dim: lab.size(32, 128), ratio: 4, rows }.generate(8)
 }
 
 fn scores() -> Vec<Damage<index_scores::Data>> {
     type D = index_scores::Data;
     fn key(data: &mut D, key: usize) -> &mut [bf16] {
-        &mut data.caches[ROW][key * 32..(key + 1) * 32]
+        &mut data.caches[ROW][key * data.dim..(key + 1) * data.dim]
     }
     fn q(data: &mut D, head: usize) -> &mut [bf16] {
-        &mut data.q[(ROW * 3 + head) * 32..(ROW * 3 + head + 1) * 32]
+        let at = (ROW * data.heads + head) * data.dim;
+        &mut data.q[at..at + data.dim]
     }
     vec![
         own("nothing", 0, |_| ()),
         own("key_nan", NONFINITE_SCORE, |d: &mut D| key(d, 5)[31] = NAN),
         own("key_inf", NONFINITE_SCORE, |d: &mut D| key(d, 0)[0] = INF),
         own("key_inf_that_relu_hides", NONFINITE_SCORE, |d: &mut D| {
-            (0..3).for_each(|head| q(d, head)[7] = bf16::ONE);
+            (0..d.heads).for_each(|head| q(d, head)[7] = bf16::ONE);
             key(d, 19)[7] = -INF;
         }),
         own("key_inf_times_zero", NONFINITE_SCORE, |d: &mut D| {
-            (0..3).for_each(|head| q(d, head)[7] = bf16::ZERO);
+            (0..d.heads).for_each(|head| q(d, head)[7] = bf16::ZERO);
             key(d, 18)[7] = INF;
         }),
         own("key_nan_that_a_zero_weight_hides", NONFINITE_SCORE, |d: &mut D| {
-            d.weights[ROW * 3..ROW * 3 + 3].fill(0.0);
+            d.weights[ROW * d.heads..(ROW + 1) * d.heads].fill(0.0);
             key(d, 11)[3] = NAN;
         }),
         own("query_nan", NONFINITE_SCORE, |d: &mut D| q(d, 2)[1] = NAN),
         own("query_inf", NONFINITE_SCORE, |d: &mut D| q(d, 0)[31] = -INF),
-        own("weight_nan", NONFINITE_SCORE, |d: &mut D| d.weights[ROW * 3 + 1] = f32::NAN),
-        own("weight_inf", NONFINITE_SCORE, |d: &mut D| d.weights[ROW * 3 + 2] = f32::INFINITY),
+        own("weight_nan", NONFINITE_SCORE, |d: &mut D| d.weights[ROW * d.heads + 1] = f32::NAN),
+        own("weight_inf", NONFINITE_SCORE, |d: &mut D| d.weights[ROW * d.heads + 2] = f32::INFINITY),
         own("weight_inf_times_relu_zero", NONFINITE_SCORE, |d: &mut D| {
             q(d, 0).fill(bf16::ZERO);
-            d.weights[ROW * 3] = f32::NEG_INFINITY;
+            d.weights[ROW * d.heads] = f32::NEG_INFINITY;
         }),
         own("dot_overflow", NONFINITE_SCORE, |d: &mut D| {
             q(d, 1).fill(bf16::MAX);
             key(d, 4).fill(bf16::from_f32(-3.0));
         }),
         own("score_overflow", NONFINITE_SCORE, |d: &mut D| {
-            (0..3).for_each(|head| q(d, head).fill(bf16::from_f32(100.0)));
+            (0..d.heads).for_each(|head| q(d, head).fill(bf16::from_f32(100.0)));
             key(d, 6).fill(bf16::from_f32(100.0));
-            d.weights[ROW * 3..ROW * 3 + 3].fill(f32::MAX);
+            d.weights[ROW * d.heads..(ROW + 1) * d.heads].fill(f32::MAX);
             (0..20).filter(|&i| i != 6).for_each(|i| key(d, i).fill(bf16::from_f32(-1.0)));
         }),
         own("key_nan_not_visible", 0, |d: &mut D| key(d, 20).fill(NAN)),
         own("no_visible_key_and_all_nan", 0, |d: &mut D| {
             d.rows[ROW].start_pos = 2;
             d.caches[ROW].fill(NAN);
-            (0..3).for_each(|head| q(d, head).fill(NAN));
-            d.weights[ROW * 3] = f32::NAN;
+            (0..d.heads).for_each(|head| q(d, head).fill(NAN));
+            d.weights[ROW * d.heads] = f32::NAN;
         }),
     ]
 }
 
-fn selection_data() -> top_k::Data {
+fn selection_data(_: &Lab<'_>) -> top_k::Data {
     top_k::Shape { k: 9, rows: vec![30, 25, 4, 0, 100] }.generate(9)
 }
 
@@ -275,7 +280,7 @@ fn selection() -> Vec<Damage<top_k::Data>> {
     ]
 }
 
-fn states_data() -> compress::Data {
+fn states_data(_: &Lab<'_>) -> compress::Data {
     let rows = [(0, 9), (9, 12), (3, 1), (6, 0), (100, 5)];
     let rows = rows.map(|(start_pos, tokens)| compress::RowShape { start_pos, tokens }).to_vec();
     compress::Shape { ratio: 4, dim: 64, ring: None, emit: Emit::EveryToken, rows }.generate(10)

@@ -5,23 +5,24 @@ use super::case::Rng;
 use super::lab::Lab;
 use super::shapes::{Draw, OPS};
 use super::{Case, Depth};
+use crate::Method;
 
 /// Problems of one case.
 const BATCH: usize = 50;
 
-pub(super) fn cases(depth: Depth) -> Vec<Case> {
+pub(super) fn cases(depth: Depth, method: Method) -> Vec<Case> {
     let batches = if depth == Depth::Full { 200 } else { 15 };
     let one = |op: &'static str, batch| {
-        Case::new(format!("{op}/hostile/b{batch}"), move |lab| hostile(lab, op, batch))
+        Case::new(format!("{op}/hostile/b{batch}"), move |lab| hostile(lab, (op, method), batch))
     };
     // 5,250 problems.
     OPS.into_iter().flat_map(|op| (0..batches).map(move |batch| one(op, batch))).collect()
 }
 
-fn hostile(lab: &mut Lab<'_>, op: &'static str, batch: usize) -> Verdict {
+fn hostile(lab: &mut Lab<'_>, (op, method): (&'static str, Method), batch: usize) -> Verdict {
     for seed in (batch * BATCH..).take(BATCH) {
         let rng = &mut Rng::new(seed as u64);
-        let draw = Draw { op, rows: 1 + rng.below(6), seed: 1000 + seed as u64, work: 1 << 14 };
+        let draw = Draw { op, rows: 1 + rng.below(6), seed: 1000 + seed as u64, work: 1 << 14, method };
         let (shape, mut problem) = draw.make();
         lab.shape = format!("{shape}, seed {seed}");
         problem.corrupt(rng.pick(&[1, 2, 30, 300, 3000]), rng);

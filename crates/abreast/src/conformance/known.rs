@@ -50,7 +50,12 @@ pub(super) fn cases() -> Vec<Case> {
 fn two_calls(lab: &mut Lab<'_>, rows: usize) -> Verdict {
     for k in [1, 5, 512] {
         let row = |r: usize| index_scores::RowShape { start_pos: (r * 977 % 1700) as u32, spare: r % 3 };
-        let shape = index_scores::Shape { heads: 5, dim: 64, ratio: 2, rows: (0..rows).map(row).collect() };
+        let shape = index_scores::Shape {
+            heads: lab.size(5, 64),
+            dim: lab.size(64, 128),
+            ratio: 2,
+            rows: (0..rows).map(row).collect(),
+        };
         let mut data = select_keys::Shape { scores: shape, k }.generate(rows as u64);
         // A key that is not selectable.
         let cache = data.scores.caches.iter_mut().find(|cache| !cache.is_empty());
@@ -74,7 +79,7 @@ fn two_calls(lab: &mut Lab<'_>, rows: usize) -> Verdict {
 fn split_plan(lab: &mut Lab<'_>, width: usize) -> Verdict {
     let row = |r| sparse_attention::RowShape { kv_len: 3000, width: if r == 11 { width } else { r } };
     let data = sparse_attention::Shape { heads: 3, dim: 512, rows: (0..33).map(row).collect() }.generate(20);
-    let mut loaded = data.load(lab.device)?;
+    let mut loaded = data.load(lab.device, lab.method)?;
     let joint = lab.run(&mut *loaded, &[&(0..33).collect::<Vec<_>>()], 0x5a)?;
     let alone = lab.run(&mut *loaded, &[&[11]], 0xa5)?;
     lab.same(&joint, &alone, "alone")?;
@@ -84,7 +89,7 @@ fn split_plan(lab: &mut Lab<'_>, width: usize) -> Verdict {
 /// Slots that are skipped are simply absent.
 fn leading_slots_skipped(lab: &mut Lab<'_>, skipped: usize) -> Verdict {
     let rows = vec![sparse_attention::RowShape { kv_len: 90, width: 40 }; 2];
-    let mut data = sparse_attention::Shape { heads: 3, dim: 64, rows }.generate(21);
+    let mut data = sparse_attention::Shape { heads: 3, dim: lab.size(64, 512), rows }.generate(21);
     let list = &mut data.rows[1].indices;
     *list = std::iter::repeat_n(-1, skipped).chain(list.drain(..)).collect();
     let results = lab.joint(&data)?;
@@ -98,8 +103,10 @@ fn odd_padding(lab: &mut Lab<'_>) -> Verdict {
         34 => sparse_attention::RowShape { kv_len: 0, width: 0 },
         _ => sparse_attention::RowShape { kv_len: 1 + r % 9, width: 1 + r % 7 },
     };
-    let data = sparse_attention::Shape { heads: 2, dim: 32, rows: (0..352).map(row).collect() }.generate(23);
-    let mut loaded = data.load(lab.device)?;
+    let shape =
+        sparse_attention::Shape { heads: 2, dim: lab.size(32, 512), rows: (0..352).map(row).collect() };
+    let data = shape.generate(23);
+    let mut loaded = data.load(lab.device, lab.method)?;
     let padded = lab.run(&mut *loaded, &[&rng.permutation(352)], 0x5a)?;
     let real: Vec<usize> = (0..352).filter(|r| r % 35 != 34).collect();
     let real = lab.run(&mut *loaded, &[&real], 0xa5)?;
@@ -123,7 +130,7 @@ fn rounds_to_infinity(lab: &mut Lab<'_>) -> Verdict {
         q: q.shaped([1, 1, dim])?,
         sinks: None,
         scale: 17.31,
-        method: crate::Method::Reference,
+        method: lab.method,
         rows: &[row],
         out: out.shaped_mut([1, 1, dim])?,
         status: Some(status.view_mut()),
@@ -161,14 +168,14 @@ fn composed_list(lab: &mut Lab<'_>) -> Verdict {
         q: q_buffer.shaped([2, 1, 32])?,
         sinks: None,
         scale: 0.2,
-        method: crate::Method::Reference,
+        method: lab.method,
         rows: &[row(0)?, row(1)?],
         out: out.shaped_mut([2, 1, 32])?,
         status: None,
     })?;
     // The same from lists made on the host.
     let indices = |r: usize| {
-        let selected = selection.expect(r).swap_remove(0).wants;
+        let selected = selection.expect(r, lab.method).swap_remove(0).wants;
         let slot = |want: &super::Want| match want {
             super::Want::Bits(bits) if *bits as u32 as i32 >= 0 => {
                 *bits as i32 - selection.rows[r].offset + 10
@@ -182,7 +189,6 @@ fn composed_list(lab: &mut Lab<'_>) -> Verdict {
         heads: 1,
         dim: 32,
         scale: 0.2,
-        method: crate::Method::Reference,
         q,
         sinks: None,
         caches: vec![kv],
@@ -200,7 +206,7 @@ fn composed_list(lab: &mut Lab<'_>) -> Verdict {
 /// Every number of heads a rank may have, with every selection.
 fn attention_pair(lab: &mut Lab<'_>, heads: usize, k: usize) -> Verdict {
     let rows = vec![sparse_attention::RowShape { kv_len: k + 300, width: 128 + k }; 2];
-    let data = sparse_attention::Shape { heads, dim: 32, rows }.generate(27);
+    let data = sparse_attention::Shape { heads, dim: lab.size(32, 512), rows }.generate(27);
     let results = lab.joint(&data)?;
     lab.oracle(&data, &results, [0])
 }
@@ -208,7 +214,7 @@ fn attention_pair(lab: &mut Lab<'_>, heads: usize, k: usize) -> Verdict {
 fn index_pair(lab: &mut Lab<'_>, heads: usize, k: usize) -> Verdict {
     let rows =
         [k / 2, k, k + 700].map(|keys| index_scores::RowShape { start_pos: 4 * keys as u32, spare: 5 });
-    let scores = index_scores::Shape { heads, dim: 32, ratio: 4, rows: rows.to_vec() };
+    let scores = index_scores::Shape { heads, dim: lab.size(32, 128), ratio: 4, rows: rows.to_vec() };
     let data = select_keys::Shape { scores, k }.generate(28);
     let results = lab.joint(&data)?;
     lab.oracle(&data, &results, 0..3)
@@ -218,9 +224,13 @@ fn index_pair(lab: &mut Lab<'_>, heads: usize, k: usize) -> Verdict {
 fn causal_count(lab: &mut Lab<'_>) -> Verdict {
     for ratio in [1, 2, 4, 128] {
         let row = |start_pos| index_scores::RowShape { start_pos, spare: 3 };
-        let mut data =
-            index_scores::Shape { heads: 2, dim: 32, ratio, rows: (0..300).step_by(7).map(row).collect() }
-                .generate(29);
+        let mut data = index_scores::Shape {
+            heads: lab.size(2, 32),
+            dim: lab.size(32, 128),
+            ratio,
+            rows: (0..300).step_by(7).map(row).collect(),
+        }
+        .generate(29);
         let all: Vec<usize> = (0..data.rows()).collect();
         // A place between the rows' scores, where one score too many would show.
         data.rows.iter_mut().enumerate().for_each(|(r, row)| row.out += r);
@@ -235,7 +245,7 @@ fn causal_count(lab: &mut Lab<'_>) -> Verdict {
 /// Every legal score is below zero, and there are fewer than k: they are all selected, and then -1.
 fn low_scores(lab: &mut Lab<'_>) -> Verdict {
     let rows = [0, 1, 2, 19, 400].map(|keys| index_scores::RowShape { start_pos: keys, spare: 9 }).to_vec();
-    let scores = index_scores::Shape { heads: 2, dim: 32, ratio: 1, rows };
+    let scores = index_scores::Shape { heads: lab.size(2, 64), dim: lab.size(32, 128), ratio: 1, rows };
     let mut data = select_keys::Shape { scores, k: 512 }.generate(31);
     data.scores.weights.iter_mut().for_each(|w| *w = -1e30 * w.abs().max(0.01));
     let results = lab.joint(&data)?;

@@ -2,7 +2,7 @@
 
 use super::bits::{self, Finding, RowBits, Verdict};
 use super::case::{Loaded, Problem};
-use crate::Device;
+use crate::{Device, Method};
 
 /// What was done.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -41,6 +41,7 @@ impl std::ops::AddAssign for Counts {
 /// A device that counts.
 pub(super) struct Lab<'d> {
     pub(super) device: &'d Device,
+    pub(super) method: Method,
     pub(super) counts: Counts,
     /// The shape that the case is on.
     pub(super) shape: String,
@@ -50,6 +51,11 @@ pub(super) struct Lab<'d> {
 pub(super) struct Results(Vec<Option<RowBits>>);
 
 impl Lab<'_> {
+    /// A size of the model where the method has kernels made for that, else a small one.
+    pub(super) fn size(&self, small: usize, model: usize) -> usize {
+        if self.method == Method::Fast { model } else { small }
+    }
+
     /// Runs every chunk of rows in a dispatch of its own, into outputs that were filled with `fill`.
     pub(super) fn run(
         &mut self,
@@ -76,7 +82,7 @@ impl Lab<'_> {
 
     /// All rows of a problem in one dispatch.
     pub(super) fn joint(&mut self, problem: &dyn Problem) -> Result<Results, Finding> {
-        let mut loaded = problem.load(self.device)?;
+        let mut loaded = problem.load(self.device, self.method)?;
         let all: Vec<usize> = (0..problem.rows()).collect();
         self.run(&mut *loaded, &[&all], 0x5a)
     }
@@ -95,7 +101,7 @@ impl Lab<'_> {
 
     /// See [`check`].
     pub(super) fn check(&mut self, problem: &dyn Problem) -> Verdict {
-        let mut loaded = problem.load(self.device)?;
+        let mut loaded = problem.load(self.device, self.method)?;
         let all: Vec<usize> = (0..problem.rows()).collect();
         let joint = self.run(&mut *loaded, &[&all], 0x5a)?;
         let solo = self.run(&mut *loaded, &all.chunks(1).collect::<Vec<_>>(), 0xa5)?;
@@ -111,7 +117,7 @@ impl Lab<'_> {
         rows: impl IntoIterator<Item = usize>,
     ) -> Verdict {
         for row in rows {
-            bits::matches(row, results.row(row), &problem.expect(row))?;
+            bits::matches(row, results.row(row), &problem.expect(row, self.method))?;
             self.counts.oracle += 1;
         }
         Ok(())
@@ -120,8 +126,8 @@ impl Lab<'_> {
 
 /// Whether every row of a problem has the bits in a joint call that it has alone, and those that the oracle expects,
 /// with all red zones whole.
-pub fn check(device: &Device, problem: &dyn Problem) -> Result<Counts, Finding> {
-    let mut lab = Lab { device, counts: Counts::default(), shape: String::new() };
+pub fn check(device: &Device, problem: &dyn Problem, method: Method) -> Result<Counts, Finding> {
+    let mut lab = Lab { device, method, counts: Counts::default(), shape: String::new() };
     lab.check(problem)?;
     Ok(lab.counts)
 }

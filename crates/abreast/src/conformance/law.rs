@@ -1,10 +1,11 @@
 //! The law of rows: the bits of a row are its own.
 
 use super::bits::Verdict;
-use super::case::Rng;
+use super::case::{Problem, Rng, sparse_attention};
 use super::lab::Lab;
 use super::shapes::{Draw, OPS};
 use super::{Case, Depth};
+use crate::{Method, Op, SparseAttention};
 
 /// About the multiplications of one case.
 const WORK: usize = 1 << 22;
@@ -21,22 +22,26 @@ fn row_counts(depth: Depth) -> Vec<usize> {
         .collect()
 }
 
-pub(super) fn cases(depth: Depth) -> Vec<Case> {
+pub(super) fn cases(depth: Depth, method: Method) -> Vec<Case> {
     let mut cases = Vec::new();
     // 25,557 rows for one seed; with 511 to 513 rows, 36,330: a million with 28 seeds.
     let seeds = if depth == Depth::Full { 28 } else { 1 };
     for op in OPS {
         for seed in 0..seeds {
             for rows in row_counts(depth) {
-                let draw = Draw { op, rows, seed, work: WORK };
+                let draw = Draw { op, rows, seed, work: WORK, method };
                 cases.push(Case::new(format!("{op}/law/r{rows}/s{seed}"), move |lab| law(lab, draw)));
             }
         }
-        let draw = |rows, seed| Draw { op, rows, seed, work: WORK };
+        let draw = move |rows, seed| Draw { op, rows, seed, work: WORK, method };
         let repeats = if depth == Depth::Full { 1000 } else { 50 };
         cases.push(Case::new(format!("{op}/law/repeats"), move |lab| repeat(lab, draw(19, 900), repeats)));
         cases.push(Case::new(format!("{op}/law/scratch"), move |lab| scratch(lab, draw(13, 901))));
         cases.push(Case::new(format!("{op}/law/no_rows"), move |lab| no_rows(lab, draw(5, 902))));
+    }
+    for heads in [1, 8, 16, 32, 64, 100, 128] {
+        let name = format!("{}/law/widths/h{heads}", SparseAttention::NAME);
+        cases.push(Case::new(name, move |lab| widths(lab, heads)));
     }
     cases
 }
@@ -48,7 +53,7 @@ fn law(lab: &mut Lab<'_>, draw: Draw) -> Verdict {
     let rng = &mut Rng::new(draw.seed << 32 | draw.rows as u64);
     let n = problem.rows();
     let all: Vec<usize> = (0..n).collect();
-    let mut loaded = problem.load(lab.device)?;
+    let mut loaded = problem.load(lab.device, lab.method)?;
     let loaded = &mut *loaded;
 
     let solo: Vec<&[usize]> = all.chunks(1).collect();
@@ -72,13 +77,28 @@ fn law(lab: &mut Lab<'_>, draw: Draw) -> Verdict {
     lab.oracle(&*problem, &joint, checked.into_iter().take(2))?;
 
     problem.poison(&some, rng);
-    let mut loaded = problem.load(lab.device)?;
+    let mut loaded = problem.load(lab.device, lab.method)?;
     let poisoned = lab.run(&mut *loaded, &[&rng.permutation(n)], 0x77)?;
     for &row in &some {
         super::bits::same(row, "without poison", poisoned.row(row), solo.row(row))?;
     }
     lab.counts.compared += some.len() as u64;
     Ok(())
+}
+
+/// Rows of every width beside each other, on both sides of what a tile may be.
+fn widths(lab: &mut Lab<'_>, heads: usize) -> Verdict {
+    let widths = [640, 0, 1, 15, 16, 17, 64, 65, 79, 80, 81, 127, 128, 129, 160, 641, 1000, 2176, 4096];
+    let row = |width| sparse_attention::RowShape { kv_len: 4500, width };
+    let shape = sparse_attention::Shape { heads, dim: 512, rows: widths.map(row).to_vec() };
+    let mut data = shape.generate(heads as u64);
+    data.skip_and_repeat(&mut Rng::new(905));
+    let mut loaded = data.load(lab.device, lab.method)?;
+    let all: Vec<usize> = (0..widths.len()).collect();
+    let solo = lab.run(&mut *loaded, &all.chunks(1).collect::<Vec<_>>(), 0x5a)?;
+    let joint = lab.run(&mut *loaded, &[&all], 0xa5)?;
+    lab.counts.rows += lab.same(&joint, &solo, "alone")?;
+    lab.oracle(&data, &joint, [0, 4, 9])
 }
 
 /// Cuts a list at random places.
@@ -96,7 +116,7 @@ fn split<'l>(mut list: &'l [usize], rng: &mut Rng) -> Vec<&'l [usize]> {
 fn repeat(lab: &mut Lab<'_>, draw: Draw, times: usize) -> Verdict {
     let (shape, problem) = draw.make();
     lab.shape = shape;
-    let mut loaded = problem.load(lab.device)?;
+    let mut loaded = problem.load(lab.device, lab.method)?;
     let all: Vec<usize> = (0..problem.rows()).collect();
     let first = lab.run(&mut *loaded, &[&all], 0x5a)?;
     for time in 1..times {
@@ -111,11 +131,11 @@ fn repeat(lab: &mut Lab<'_>, draw: Draw, times: usize) -> Verdict {
 fn scratch(lab: &mut Lab<'_>, draw: Draw) -> Verdict {
     let (shape, problem) = Draw { work: draw.work / 64, ..draw }.make();
     lab.shape = shape;
-    let mut loaded = problem.load(lab.device)?;
+    let mut loaded = problem.load(lab.device, lab.method)?;
     let all: Vec<usize> = (0..problem.rows()).collect();
     let before = lab.run(&mut *loaded, &[&all], 0x5a)?;
     for op in OPS {
-        let (_, mut hostile) = Draw { op, rows: 23, seed: 903, work: 4 * draw.work }.make();
+        let (_, mut hostile) = Draw { op, rows: 23, seed: 903, work: 4 * draw.work, ..draw }.make();
         hostile.poison(&[], &mut Rng::new(904));
         lab.joint(&*hostile)?;
         let after = lab.run(&mut *loaded, &[&all], 0xa5)?;
@@ -128,7 +148,7 @@ fn scratch(lab: &mut Lab<'_>, draw: Draw) -> Verdict {
 fn no_rows(lab: &mut Lab<'_>, draw: Draw) -> Verdict {
     let (shape, problem) = draw.make();
     lab.shape = shape;
-    let mut loaded = problem.load(lab.device)?;
+    let mut loaded = problem.load(lab.device, lab.method)?;
     lab.run(&mut *loaded, &[&[]], 0x5a)?;
     Ok(())
 }

@@ -3,7 +3,9 @@
 use super::case::{Problem, Rng};
 use super::case::{compress, convert_state, gather_rows, index_scores, select_keys, sparse_attention, top_k};
 use crate::dims::{coff, window};
-use crate::{Compress, ConvertState, Emit, GatherRows, IndexScores, Op, SelectKeys, SparseAttention, TopK};
+use crate::{
+    Compress, ConvertState, Emit, GatherRows, IndexScores, Method, Op, SelectKeys, SparseAttention, TopK,
+};
 use crate::{bf16, f16};
 
 /// The operations by name.
@@ -25,11 +27,16 @@ pub(super) struct Draw {
     pub(super) seed: u64,
     /// About how much work the whole may be: multiplications, or elements.
     pub(super) work: usize,
+    /// Kernels of `Fast` are made for the model's sizes: they are drawn more often, and more work of them.
+    pub(super) method: Method,
 }
 
 impl Draw {
     /// The problem, and its shape in short.
-    pub(super) fn make(self) -> (String, Box<dyn Problem>) {
+    pub(super) fn make(mut self) -> (String, Box<dyn Problem>) {
+        if self.fast() {
+            self.work *= 8;
+        }
         let kind = OPS.iter().position(|&op| op == self.op).expect("a name of an operation");
         let rng = &mut Rng::new(self.seed << 20 | (self.rows << 4 | kind) as u64);
         let (shape, mut problem) = match self.op {
@@ -43,6 +50,10 @@ impl Draw {
         };
         problem.scatter(rng);
         (format!("{} rows, {shape}", self.rows), problem)
+    }
+
+    fn fast(&self) -> bool {
+        self.method == Method::Fast
     }
 
     /// Of two lists, a pair whose product with the rows is at most `most`; the first of each if none is.
@@ -63,7 +74,8 @@ impl Draw {
 
     fn sparse_attention(self, rng: &mut Rng) -> (String, Box<dyn Problem>) {
         let heads = [1, 2, 3, 5, 8, 16, 64, 128];
-        let (heads, dim) = self.pair(rng, (&heads, &[32, 64, 128, 512]), self.work / 16);
+        let dims: &[usize] = if self.fast() { &[512, 512, 512, 64] } else { &[32, 64, 128, 512] };
+        let (heads, dim) = self.pair(rng, (&heads, dims), self.work / 16);
         let most = (self.work / (self.rows.max(1) * heads * dim)).clamp(1, 700);
         let row = |_| {
             let width = Self::length(rng, most);
@@ -80,8 +92,9 @@ impl Draw {
     }
 
     fn index_shape(self, rng: &mut Rng) -> index_scores::Shape {
-        let heads = [1, 2, 3, 5, 8, 16, 32, 64];
-        let (heads, dim) = self.pair(rng, (&heads, &[128, 32, 64, 512]), self.work / 16);
+        let heads: &[usize] = if self.fast() { &[32, 64, 32, 64, 5] } else { &[1, 2, 3, 5, 8, 16, 32, 64] };
+        let dims: &[usize] = if self.fast() { &[128, 128, 128, 64] } else { &[128, 32, 64, 512] };
+        let (heads, dim) = self.pair(rng, (heads, dims), self.work / 16);
         let ratio = rng.pick(&[1, 2, 3, 4, 4, 4, 128]);
         let most = (self.work / (self.rows.max(1) * heads * dim)).clamp(1, 3000);
         let row = |_| {

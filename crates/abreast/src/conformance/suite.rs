@@ -4,7 +4,7 @@ use super::bits::{Finding, Verdict};
 use super::lab::{Counts, Lab};
 use super::shapes::OPS;
 use super::{decode, errors, fail_closed, hostile, known, law, memory, runs, steps, ties};
-use crate::Device;
+use crate::{Device, Method};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// How much is run.
@@ -24,6 +24,8 @@ pub struct Options {
     pub filter: Option<String>,
     /// How much.
     pub depth: Depth,
+    /// The arithmetic of the operations that have two.
+    pub method: Method,
     /// Stop at the first failure.
     pub fail_fast: bool,
 }
@@ -121,13 +123,13 @@ impl Case {
 }
 
 fn list(options: &Options) -> Vec<Case> {
-    let mut cases = law::cases(options.depth);
+    let mut cases = law::cases(options.depth, options.method);
     cases.extend(fail_closed::cases());
     cases.extend(errors::cases());
     cases.extend(ties::cases());
     cases.extend(runs::cases());
     cases.extend(known::cases());
-    cases.extend(hostile::cases(options.depth));
+    cases.extend(hostile::cases(options.depth, options.method));
     cases.extend(memory::cases());
     cases.extend(steps::cases(options.depth));
     cases.extend(decode::cases());
@@ -150,7 +152,7 @@ pub fn run(device: &Device, options: &Options, progress: &mut dyn FnMut(Progress
     let mut report = Report::default();
     for (done, case) in list.iter().enumerate() {
         progress(Progress { done, total: list.len(), case: &case.name });
-        let mut lab = Lab { device, counts: Counts::default(), shape: String::new() };
+        let mut lab = Lab { device, method: options.method, counts: Counts::default(), shape: String::new() };
         let result = case.run(&mut lab);
         if report.groups.last().is_none_or(|group| group.name != case.group()) {
             report.groups.push(Group { name: case.group().into(), ..Group::default() });

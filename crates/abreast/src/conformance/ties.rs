@@ -60,7 +60,8 @@ fn top(lab: &mut Lab<'_>, fill: Fill, k: usize) -> Verdict {
 /// Equal keys have equal scores, whatever the order of their sums: the first are selected.
 fn keys(lab: &mut Lab<'_>, k: usize) -> Verdict {
     let rows = [1500, 3001, k as u32].map(|keys| index_scores::RowShape { start_pos: keys - 1, spare: 1 });
-    let scores = index_scores::Shape { heads: 2, dim: 32, ratio: 1, rows: rows.to_vec() };
+    let scores =
+        index_scores::Shape { heads: lab.size(2, 32), dim: lab.size(32, 128), ratio: 1, rows: rows.to_vec() };
     let mut data = select_keys::Shape { scores, k }.generate(4);
     for cache in &mut data.scores.caches {
         cache.iter_mut().enumerate().for_each(|(i, x)| *x = bf16::from_f32((i % 32) as f32 / 8.0));

@@ -4,7 +4,7 @@ use abreast::conformance::case::{
     Loaded, Problem, compress, convert_state, gather_rows, index_scores, select_keys, sparse_attention, top_k,
 };
 use abreast::conformance::{RowBits, digest};
-use abreast::{Device, Emit, Error};
+use abreast::{Device, Emit, Error, Method};
 use std::ffi::OsStr;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -95,7 +95,7 @@ pub(crate) struct Work {
 /// The problems on a device.
 pub(crate) fn load(device: &Device) -> Vec<Work> {
     let work = |problem: Box<dyn Problem>| Work {
-        loaded: problem.load(device).expect("memory"),
+        loaded: problem.load(device, Method::Reference).expect("memory"),
         rows: (0..problem.rows()).collect(),
         op: problem.op(),
     };

@@ -1,12 +1,12 @@
 //! The indexer: scores of all visible keys, and the best of them.
 
-use super::Core;
+use super::{Core, On};
 use crate::replay::format;
 use crate::replay::judge::{SCORE, SCORE_ORDER, Verdict, difference};
 use crate::replay::shared::Shared;
 use crate::replay::tensors::{Data, Dim, Lookup};
 use abreast::{
-    Device, Error, IndexScores, IndexScoresRow, Method, SelectKeys, SelectKeysRow, TopK, TopKRow, bf16, dims,
+    Error, IndexScores, IndexScoresRow, Method, SelectKeys, SelectKeysRow, TopK, TopKRow, bf16, dims,
 };
 use std::time::{Duration, Instant};
 
@@ -165,10 +165,11 @@ impl Core for Case<'_> {
         (self.keys.shape()[0] < dims::causal_count(self.pos, self.ratio)).then_some("keys")
     }
 
-    fn run(device: &Device, cases: &[&Self]) -> Result<(Vec<Answer>, Duration), Error> {
+    fn run(on: On<'_>, cases: &[&Self]) -> Result<(Vec<Answer>, Duration), Error> {
+        let On { device, method } = on;
         let (first, n) = (cases[0], cases.len());
         let [heads, dim] = first.q.shape();
-        let (k, ratio, method) = (first.k, first.ratio, Method::Reference);
+        let (k, ratio) = (first.k, first.ratio);
         let queries: Vec<bf16> = cases.iter().flat_map(|case| case.q.load().into_owned()).collect();
         let weights: Vec<f32> = cases.iter().flat_map(|case| case.weights.load().into_owned()).collect();
         let (q, weights) = (device.upload(&queries)?, device.upload(&weights)?);
@@ -216,7 +217,7 @@ impl Core for Case<'_> {
         Ok((cases.iter().enumerate().map(answer).collect(), time))
     }
 
-    fn judge(&self, answer: &Answer) -> Verdict {
+    fn judge(&self, answer: &Answer, _method: Method) -> Verdict {
         let mut verdict = Verdict::new();
         let (got, want) = (&answer.indices, self.want.load());
         match self.exact {

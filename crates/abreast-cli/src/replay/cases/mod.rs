@@ -7,8 +7,15 @@ pub(super) mod sparse_attention;
 use super::format::{Case as Recorded, Core as Numbers};
 use super::judge::Verdict;
 use super::tensors::{Lookup, Tensors};
-use abreast::{Device, Error};
+use abreast::{Device, Error, Method};
 use std::time::Duration;
+
+/// Where calls run, and in which arithmetic.
+#[derive(Clone, Copy)]
+pub(super) struct On<'a> {
+    pub(super) device: &'a Device,
+    pub(super) method: Method,
+}
 
 /// One kind of case.
 pub(super) trait Core: Sized {
@@ -27,10 +34,10 @@ pub(super) trait Core: Sized {
     }
 
     /// One call for all `cases`, and the time that the device took.
-    fn run(device: &Device, cases: &[&Self]) -> Result<(Vec<Self::Answer>, Duration), Error>;
+    fn run(on: On<'_>, cases: &[&Self]) -> Result<(Vec<Self::Answer>, Duration), Error>;
 
-    /// An answer against what was recorded.
-    fn judge(&self, answer: &Self::Answer) -> Verdict;
+    /// An answer against what was recorded, within the errors of the method.
+    fn judge(&self, answer: &Self::Answer, method: Method) -> Verdict;
 
     /// The first bit in which the answers of a joint call and of a call alone differ.
     fn difference(joint: &Self::Answer, alone: &Self::Answer) -> Option<String>;

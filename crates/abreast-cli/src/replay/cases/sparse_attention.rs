@@ -1,11 +1,11 @@
 //! Attention: one query over the selected slots of its own cache.
 
-use super::Core;
+use super::{Core, On};
 use crate::replay::format;
-use crate::replay::judge::{ATTENTION, HALF_ULP, Verdict, difference};
+use crate::replay::judge::{ATTENTION, FAST_ATTENTION, FAST_ATTENTION_RMS, HALF_ULP, Verdict, difference};
 use crate::replay::shared::Shared;
 use crate::replay::tensors::{Data, Dim, Lookup};
-use abreast::{AttentionRow, Device, Error, Method, SparseAttention, bf16, dims::status};
+use abreast::{AttentionRow, Error, Method, SparseAttention, bf16, dims::status};
 use std::time::{Duration, Instant};
 
 #[derive(Debug)]
@@ -80,13 +80,33 @@ impl<'a> Case<'a> {
     }
 
     /// What was recorded, as f64, and the error that each value allows.
-    fn want(&self) -> (Vec<f64>, impl Fn(f64) -> f64) {
-        let (values, rounded) = match &self.want {
+    fn want(&self, method: Method) -> (Vec<f64>, impl Fn(f64) -> f64) {
+        let (values, rounded): (Vec<f64>, f64) = match &self.want {
             Want::F32(data) => (data.load().iter().map(|&v| f64::from(v)).collect(), 1.0),
             // The recorded value was rounded to bf16 as well.
             Want::Bf16(data) => (data.load().iter().map(|&v| f64::from(v)).collect(), 2.0),
         };
-        (values, move |want: f64| rounded * HALF_ULP * want.abs() + ATTENTION)
+        let largest = values.iter().fold(0.0, |most: f64, value| most.max(value.abs()));
+        let arithmetic = match method {
+            Method::Reference => ATTENTION,
+            Method::Fast => FAST_ATTENTION * largest.max(12.0),
+        };
+        (values, move |want: f64| rounded * HALF_ULP * want.abs() + arithmetic)
+    }
+
+    /// The root mean square error of the heads that are not zero by force.
+    fn judge_rms(&self, got: &[bf16], want: &[f64], verdict: &mut Verdict) {
+        let dim = self.q.shape()[1];
+        let kept = |i: &usize| !self.zero_heads.contains(&(i / dim));
+        let square = |x: f64| x * x;
+        let places = || (0..want.len()).filter(kept);
+        let error: f64 = places().map(|i| square(f64::from(got[i]) - want[i])).sum();
+        let size: f64 = places().map(|i| square(want[i])).sum();
+        let relative = (error / size).sqrt();
+        let within = size == 0.0 || relative <= FAST_ATTENTION_RMS;
+        if !within {
+            verdict.fail(|| format!("relative RMS error {relative:.2e} above {FAST_ATTENTION_RMS:.1e}"));
+        }
     }
 
     fn all_zero(&self) -> bool {
@@ -112,7 +132,8 @@ impl Core for Case<'_> {
         2 * self.q.size() + self.kv.size() + self.indices.size()
     }
 
-    fn run(device: &Device, cases: &[&Self]) -> Result<(Vec<Answer>, Duration), Error> {
+    fn run(on: On<'_>, cases: &[&Self]) -> Result<(Vec<Answer>, Duration), Error> {
+        let On { device, method } = on;
         let first = cases[0];
         let [heads, dim] = first.q.shape();
         let queries: Vec<bf16> = cases.iter().flat_map(|case| case.q.load().into_owned()).collect();
@@ -134,7 +155,7 @@ impl Core for Case<'_> {
             q: q.shaped(shape)?,
             sinks: sinks.as_ref().map(|sinks| sinks.view()),
             scale: first.scale,
-            method: Method::Reference,
+            method,
             rows: &rows,
             out: out.shaped_mut(shape)?,
             status: Some(status.view_mut()),
@@ -148,10 +169,10 @@ impl Core for Case<'_> {
         Ok((status.iter().enumerate().map(answer).collect(), time))
     }
 
-    fn judge(&self, answer: &Answer) -> Verdict {
+    fn judge(&self, answer: &Answer, method: Method) -> Verdict {
         let mut verdict = Verdict::new();
         let dim = self.q.shape()[1];
-        let (want, bound) = self.want();
+        let (want, bound) = self.want(method);
         for (i, (&got, &want)) in answer.out.iter().zip(&want).enumerate() {
             let (head, feature) = (i / dim, i % dim);
             let place = || format!("head {head}, feature {feature}: got {got:e}, recorded {want:e}");
@@ -162,6 +183,9 @@ impl Core for Case<'_> {
                 verdict.count(got == bf16::from_f64(want));
                 verdict.error((f64::from(got) - want).abs(), bound(want), place);
             }
+        }
+        if method == Method::Fast && !self.all_zero() {
+            self.judge_rms(&answer.out, &want, &mut verdict);
         }
         let zeros = self.all_zero() || !self.zero_heads.is_empty();
         let ignored = if zeros { status::OVERFLOW } else { 0 };

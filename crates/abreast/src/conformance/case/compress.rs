@@ -6,7 +6,7 @@ use crate::conformance::arena::Arena;
 use crate::conformance::bits::{Fault, Part, RowBits};
 use crate::conformance::oracle::{self, Expected};
 use crate::dims::{coff, window};
-use crate::{Calls, Compress, CompressRow, Cost, Device, Emit, Op, Result, StateLayout, bf16};
+use crate::{Calls, Compress, CompressRow, Cost, Device, Emit, Method, Op, Result, StateLayout, bf16};
 
 /// How large a call is.
 #[derive(Debug, Clone)]
@@ -157,7 +157,7 @@ impl Problem for Data {
         self.rows.len()
     }
 
-    fn load(&self, device: &Device) -> Result<Box<dyn Loaded>> {
+    fn load(&self, device: &Device, _method: Method) -> Result<Box<dyn Loaded>> {
         fn arena<'a>(
             device: &Device,
             (name, zone): (&'static str, u8),
@@ -178,7 +178,7 @@ impl Problem for Data {
         }))
     }
 
-    fn expect(&self, row: usize) -> Vec<Expected> {
+    fn expect(&self, row: usize, _method: Method) -> Vec<Expected> {
         oracle::compress(self, row)
     }
 

@@ -5,7 +5,7 @@ use crate::conformance::arena::{Arena, repeat};
 use crate::conformance::bits::{Fault, Part, RowBits};
 use crate::conformance::oracle::{self, Expected};
 use crate::dims::{coff, window};
-use crate::{Calls, ConvertState, ConvertStateRow, Cost, Device, Op, Result, StateLayout};
+use crate::{Calls, ConvertState, ConvertStateRow, Cost, Device, Method, Op, Result, StateLayout};
 
 /// How large a call is.
 #[derive(Debug, Clone)]
@@ -69,7 +69,7 @@ impl Problem for Data {
         self.states.len()
     }
 
-    fn load(&self, device: &Device) -> Result<Box<dyn Loaded>> {
+    fn load(&self, device: &Device, _method: Method) -> Result<Box<dyn Loaded>> {
         let new = vec![0f32; self.shape.to_rows() * self.shape.features()];
         let new = || self.states.iter().map(|_| &new[..]);
         Ok(Box::new(OnDevice {
@@ -88,7 +88,7 @@ impl Problem for Data {
         }))
     }
 
-    fn expect(&self, row: usize) -> Vec<Expected> {
+    fn expect(&self, row: usize, _method: Method) -> Vec<Expected> {
         oracle::convert_state(self, row)
     }
 

@@ -4,7 +4,7 @@ use super::{Loaded, Problem, Rng};
 use crate::conformance::arena::{Arena, repeat};
 use crate::conformance::bits::{Fault, Part, RowBits};
 use crate::conformance::oracle::{self, Expected};
-use crate::{Calls, Cost, Device, Element, GatherRow, GatherRows, Op, Result};
+use crate::{Calls, Cost, Device, Element, GatherRow, GatherRows, Method, Op, Result};
 use std::ops::Range;
 
 /// How large a call is.
@@ -48,7 +48,7 @@ impl<T: Element> Problem for Data<T> {
         self.rows.len()
     }
 
-    fn load(&self, device: &Device) -> Result<Box<dyn Loaded>> {
+    fn load(&self, device: &Device, _method: Method) -> Result<Box<dyn Loaded>> {
         let out = vec![T::zeroed(); self.n * self.rows.len()];
         Ok(Box::new(OnDevice {
             device: device.clone(),
@@ -59,7 +59,7 @@ impl<T: Element> Problem for Data<T> {
         }))
     }
 
-    fn expect(&self, row: usize) -> Vec<Expected> {
+    fn expect(&self, row: usize, _method: Method) -> Vec<Expected> {
         oracle::gather_rows(&self.rows[row])
     }
 

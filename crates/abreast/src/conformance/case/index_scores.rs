@@ -39,8 +39,6 @@ pub struct Data {
     pub dim: usize,
     /// Tokens per key.
     pub ratio: u32,
-    /// Arithmetic.
-    pub method: Method,
     /// Queries, `[queries, heads, dim]`.
     pub q: Vec<bf16>,
     /// Head weights, `[queries, heads]`.
@@ -83,7 +81,6 @@ impl Shape {
             heads,
             dim,
             ratio,
-            method: Method::Reference,
             q: rng.bf16s(n * heads * dim, 1.0),
             weights: rng.f32s(n * heads, ((heads * dim) as f32).powf(-0.5)),
             caches: self.rows.iter().map(|row| rng.bf16s((count(row) + row.spare) * dim, 1.0)).collect(),
@@ -139,16 +136,17 @@ impl Problem for Data {
         self.rows.len()
     }
 
-    fn load(&self, device: &Device) -> Result<Box<dyn Loaded>> {
+    fn load(&self, device: &Device, method: Method) -> Result<Box<dyn Loaded>> {
         Ok(Box::new(OnDevice {
             device: device.clone(),
             inputs: Inputs::load(self, device)?,
+            method,
             outputs: Outputs::load(device, self.outputs, self.rows.len())?,
         }))
     }
 
-    fn expect(&self, row: usize) -> Vec<Expected> {
-        oracle::index_scores(self, row)
+    fn expect(&self, row: usize, method: Method) -> Vec<Expected> {
+        oracle::index_scores(self, row, method)
     }
 
     fn poison(&mut self, keep: &[usize], rng: &mut Rng) {
@@ -221,6 +219,7 @@ impl Inputs {
 struct OnDevice {
     device: Device,
     inputs: Inputs,
+    method: Method,
     outputs: Outputs<f32>,
 }
 
@@ -242,7 +241,7 @@ impl OnDevice {
             q: self.inputs.q()?,
             weights: self.inputs.weights()?,
             ratio: shape.ratio,
-            method: shape.method,
+            method: self.method,
             rows: &rows,
             out,
             status,

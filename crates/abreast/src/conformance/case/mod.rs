@@ -17,7 +17,7 @@ pub use rng::Rng;
 
 use super::bits::{Fault, RowBits};
 use super::oracle::Expected;
-use crate::{Calls, Cost, Device, Result};
+use crate::{Calls, Cost, Device, Method, Result};
 
 /// Data for any number of rows of one operation, in host memory.
 pub trait Problem {
@@ -27,11 +27,11 @@ pub trait Problem {
     /// How many rows there are.
     fn rows(&self) -> usize;
 
-    /// Brings the data to a device, with red zones around all that a kernel writes.
-    fn load(&self, device: &Device) -> Result<Box<dyn Loaded>>;
+    /// Brings the data to a device, to be computed in one of the methods, with red zones around all that a kernel writes.
+    fn load(&self, device: &Device, method: Method) -> Result<Box<dyn Loaded>>;
 
-    /// What `row` must give, by the oracle.
-    fn expect(&self, row: usize) -> Vec<Expected>;
+    /// What `row` must give, by the oracle, within the method's errors.
+    fn expect(&self, row: usize, method: Method) -> Vec<Expected>;
 
     /// Makes everything hostile that no row of `keep` may look at.
     fn poison(&mut self, keep: &[usize], rng: &mut Rng);

@@ -5,7 +5,7 @@ use super::outputs::Outputs;
 use super::{Loaded, Problem, Rng, packed, places};
 use crate::conformance::bits::{Fault, RowBits};
 use crate::conformance::oracle::{self, Expected};
-use crate::{Calls, Cost, Device, Op, Result, SelectKeys, SelectKeysRow};
+use crate::{Calls, Cost, Device, Method, Op, Result, SelectKeys, SelectKeysRow};
 
 /// How large a call is.
 #[derive(Debug, Clone)]
@@ -48,18 +48,19 @@ impl Problem for Data {
         self.scores.rows()
     }
 
-    fn load(&self, device: &Device) -> Result<Box<dyn Loaded>> {
+    fn load(&self, device: &Device, method: Method) -> Result<Box<dyn Loaded>> {
         Ok(Box::new(OnDevice {
             device: device.clone(),
             inputs: Inputs::load(&self.scores, device)?,
             outputs: Outputs::load(device, self.outputs, self.rows())?,
             slots: self.slots.clone(),
             k: self.k,
+            method,
         }))
     }
 
-    fn expect(&self, row: usize) -> Vec<Expected> {
-        oracle::select_keys(self, row)
+    fn expect(&self, row: usize, method: Method) -> Vec<Expected> {
+        oracle::select_keys(self, row, method)
     }
 
     fn poison(&mut self, keep: &[usize], rng: &mut Rng) {
@@ -83,6 +84,7 @@ struct OnDevice {
     outputs: Outputs<i32>,
     slots: Vec<(i32, usize)>,
     k: usize,
+    method: Method,
 }
 
 impl OnDevice {
@@ -104,7 +106,7 @@ impl OnDevice {
             q: self.inputs.q()?,
             weights: self.inputs.weights()?,
             ratio: shape.ratio,
-            method: shape.method,
+            method: self.method,
             k: self.k,
             rows: &rows,
             out,

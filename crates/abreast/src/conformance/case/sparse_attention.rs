@@ -36,8 +36,6 @@ pub struct Data {
     pub dim: usize,
     /// Factor of the dot products.
     pub scale: f32,
-    /// Arithmetic.
-    pub method: Method,
     /// Queries, `[queries, heads, dim]`.
     pub q: Vec<bf16>,
     /// Sink logits, `[heads]`.
@@ -81,7 +79,6 @@ impl Shape {
             heads,
             dim,
             scale: (dim as f32).powf(-0.5),
-            method: Method::Reference,
             q: rng.bf16s(n * heads * dim, 3.0),
             sinks: Some(sinks),
             caches: self.rows.iter().map(|shape| rng.bf16s(shape.kv_len * dim, 1.0)).collect(),
@@ -143,7 +140,7 @@ impl Problem for Data {
         self.rows.len()
     }
 
-    fn load(&self, device: &Device) -> Result<Box<dyn Loaded>> {
+    fn load(&self, device: &Device, method: Method) -> Result<Box<dyn Loaded>> {
         let lists = self.rows.iter().map(|row| &row.indices[..]);
         let sinks = self.sinks.as_deref().map(|sinks| Arena::upload(device, "sinks", 0xff, [sinks]));
         Ok(Box::new(OnDevice {
@@ -154,11 +151,12 @@ impl Problem for Data {
             lists: Arena::upload(device, "indices", 0x7f, lists)?,
             outputs: Outputs::load(device, self.outputs * self.heads * self.dim, self.rows.len())?,
             shape: Data { q: vec![], caches: vec![], ..self.clone() },
+            method,
         }))
     }
 
-    fn expect(&self, row: usize) -> Vec<Expected> {
-        oracle::sparse_attention(self, row)
+    fn expect(&self, row: usize, method: Method) -> Vec<Expected> {
+        oracle::sparse_attention(self, row, method)
     }
 
     fn poison(&mut self, keep: &[usize], rng: &mut Rng) {
@@ -221,6 +219,7 @@ struct OnDevice {
     outputs: Outputs<bf16>,
     /// The data without its bulk.
     shape: Data,
+    method: Method,
 }
 
 impl OnDevice {
@@ -230,7 +229,7 @@ impl OnDevice {
         status: usize,
         f: impl FnOnce(&Device, SparseAttention<'_>) -> Result<R>,
     ) -> Result<R> {
-        let Data { heads, dim, scale, method, outputs, .. } = self.shape;
+        let Data { heads, dim, scale, outputs, .. } = self.shape;
         let row = |&r: &usize| {
             let row = &self.shape.rows[r];
             let kv = self.caches.view(row.cache);
@@ -244,7 +243,7 @@ impl OnDevice {
             q: q.reshape([q.len() / (heads * dim), heads, dim])?,
             sinks: self.sinks.as_ref().map(|sinks| sinks.view(0)),
             scale,
-            method,
+            method: self.method,
             rows: &rows,
             out: out.reshape([outputs, heads, dim])?,
             status,

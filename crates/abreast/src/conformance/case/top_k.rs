@@ -5,7 +5,7 @@ use super::{Loaded, Problem, Rng, packed, places};
 use crate::conformance::arena::Arena;
 use crate::conformance::bits::{Fault, RowBits};
 use crate::conformance::oracle::{self, Expected};
-use crate::{Calls, Cost, Device, Op, Result, TopK, TopKRow};
+use crate::{Calls, Cost, Device, Method, Op, Result, TopK, TopKRow};
 
 /// How large a call is.
 #[derive(Debug, Clone)]
@@ -74,7 +74,7 @@ impl Problem for Data {
         self.rows.len()
     }
 
-    fn load(&self, device: &Device) -> Result<Box<dyn Loaded>> {
+    fn load(&self, device: &Device, _method: Method) -> Result<Box<dyn Loaded>> {
         let scores = self.rows.iter().map(|row| &row.scores[..]);
         Ok(Box::new(OnDevice {
             device: device.clone(),
@@ -85,7 +85,7 @@ impl Problem for Data {
         }))
     }
 
-    fn expect(&self, row: usize) -> Vec<Expected> {
+    fn expect(&self, row: usize, _method: Method) -> Vec<Expected> {
         oracle::top_k(self, row)
     }
 

@@ -5,7 +5,7 @@ mod broken;
 mod indexer;
 mod states;
 
-use super::{Depth, Options, run};
+use super::{Options, run};
 use crate::Device;
 use broken::Broken;
 use std::collections::BTreeSet;
@@ -112,7 +112,7 @@ fn device(defect: Option<Defect>) -> Device {
 }
 
 fn options(filter: &str) -> Options {
-    Options { filter: Some(filter.into()), depth: Depth::Quick, fail_fast: true }
+    Options { filter: Some(filter.into()), fail_fast: true, ..Options::default() }
 }
 
 #[test]

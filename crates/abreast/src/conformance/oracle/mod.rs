@@ -102,7 +102,7 @@ mod tests {
 
     use super::super::case::{compress, index_scores, sparse_attention, top_k};
     use super::*;
-    use crate::Emit;
+    use crate::{Emit, Method};
 
     fn values(expected: &Expected) -> Vec<f64> {
         let value = |want: &Want| match *want {
@@ -124,13 +124,13 @@ mod tests {
         data.sinks = Some(vec![0.0, 3f32.ln()]);
         data.rows[0].indices = vec![-1, 0, 1, -1, 0];
         // (1 + 3 + 1) / (1 + 3) and / (3 + 3): a repeated slot counts twice, a skipped one not at all.
-        let out = values(&sparse_attention(&data, 0)[0]);
+        let out = values(&sparse_attention(&data, 0, Method::Reference)[0]);
         assert!((out[0] - 1.25).abs() < 1e-12 && (out[32] - 5.0 / 6.0).abs() < 1e-7, "{out:?}");
         // A logit of ln 2 for value 1 in the first head: (2 + 3 + 2) / (1 + 2 + 1 + 2), whatever the sink was.
         data.q[..32].fill(bf16::from_f32(1.0));
         data.scale = 2f32.ln() / 32.0;
         data.caches[0][32..64].fill(bf16::ZERO);
-        let out = values(&sparse_attention(&data, 0)[0]);
+        let out = values(&sparse_attention(&data, 0, Method::Reference)[0]);
         assert!((out[0] - 4.0 / 6.0).abs() < 1e-7, "{out:?}");
     }
 
@@ -145,7 +145,7 @@ mod tests {
             data.caches[0][key * 32..(key + 1) * 32].fill(bf16::from_f32(value));
         }
         // (5 + 1) / 2 = 3 keys; one head sees each sign.
-        assert_eq!(values(&index_scores(&data, 0)[0]), [16.0, -64.0, 0.0]);
+        assert_eq!(values(&index_scores(&data, 0, Method::Reference)[0]), [16.0, -64.0, 0.0]);
     }
 
     #[test]

@@ -4,11 +4,11 @@ mod feed;
 mod judge;
 mod state;
 
-use super::Core;
+use super::{Core, On};
 use crate::replay::format;
 use crate::replay::judge::{Verdict, difference};
 use crate::replay::tensors::{Data, Dim, Lookup};
-use abreast::{Device, Error, bf16, dims};
+use abreast::{Error, Method, bf16, dims};
 use feed::{Fed, WAYS};
 use state::{Layout, State};
 use std::time::Duration;
@@ -121,7 +121,7 @@ impl Core for Case<'_> {
         2 * (self.kv.size() + self.kv_state.size()) + self.out.size()
     }
 
-    fn run(device: &Device, cases: &[&Self]) -> Result<(Vec<Answer>, Duration), Error> {
+    fn run(On { device, .. }: On<'_>, cases: &[&Self]) -> Result<(Vec<Answer>, Duration), Error> {
         let mut answers: Vec<Answer> = cases.iter().map(|_| Answer(Vec::new())).collect();
         let mut time = Duration::ZERO;
         for way in WAYS {
@@ -132,7 +132,7 @@ impl Core for Case<'_> {
         Ok((answers, time))
     }
 
-    fn judge(&self, Answer(fed): &Answer) -> Verdict {
+    fn judge(&self, Answer(fed): &Answer, _method: Method) -> Verdict {
         let mut verdict = Verdict::new();
         self.judge_rows(&fed[0].out, &mut verdict);
         self.judge_states(&fed[0].state, &mut verdict);
