@@ -20,21 +20,52 @@ fn opens_and_drops() {
     let openings = std::env::var("ABREAST_TEST_OPENINGS").map_or(1000, |n| n.parse().expect("a number"));
     // Some from nothing: the device's context comes and goes with the handle.
     (0..5).for_each(open_and_drop);
-    // It stays now, and can be asked.
+    stays_flat("openings", openings, open_and_drop);
+}
+
+/// Does something ten times, then many times more: neither memory grows.
+fn stays_flat(what: &str, times: usize, mut something: impl FnMut(usize)) {
+    // The device's context stays now, and can be asked.
     let context = CudaContext::new(0).expect("a context");
     let used = || {
         context.synchronize().expect("no fault");
         let (free, total) = context.mem_get_info().expect("figures");
         (total - free, resident())
     };
-    (0..10).for_each(open_and_drop);
+    (0..10).for_each(&mut something);
     let before = used();
-    (0..openings).for_each(open_and_drop);
+    (0..times).for_each(&mut something);
     let after = used();
-    println!("{openings} openings: (device, host) bytes in use {before:?} before, {after:?} after");
+    println!("{times} {what}: (device, host) bytes in use {before:?} before, {after:?} after");
     assert!(after.0 <= before.0 + 4 * MIB, "the device's memory leaks");
     assert!(after.1 <= before.1 + 64 * MIB, "the host's memory leaks");
     context.check_err().expect("an error of something that was freed");
+}
+
+#[test]
+fn steps_give_their_memory_back() {
+    run_alone("cuda_process::memory::records_anew");
+}
+
+/// A step whose shape changes from run to run is recorded anew each time; other steps come and go beside it.
+#[test]
+#[ignore = "a process of steps_give_their_memory_back"]
+fn records_anew() {
+    let device = open();
+    let limits = Limits { rows: 8, width: 1, keys: 1 };
+    let source = device.upload(&[1.0f32; 64]).expect("a buffer");
+    let mut out = device.zeros::<f32>(8 * 64).expect("a buffer");
+    let mut lasting = device.step(limits).expect("a step");
+    stays_flat("recordings", 5000, |n| {
+        let (rows, len) = (1 + n % 8, 1 + n % 61);
+        let row = GatherRow { source: source.view().slice(0..len).into() };
+        let rows = vec![row; rows];
+        let mut passing = device.step(limits).expect("a step");
+        for step in [&mut lasting, &mut passing] {
+            let out = out.view_mut().slice(0..rows.len() * len).reshape([rows.len(), len]).expect("a shape");
+            step.run(|calls| calls.gather_rows(GatherRows { rows: &rows, out: out.into() })).expect("a run");
+        }
+    });
 }
 
 /// Every operation on a handle of its own; every other time all is dropped while the work is queued.
