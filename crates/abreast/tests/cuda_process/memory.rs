@@ -74,7 +74,7 @@ fn open_and_drop(n: usize) {
     let mut work = load(&device);
     let large = device.zeros::<u8>(MIB).expect("a buffer");
     for work in &mut work {
-        if n % 2 == 0 {
+        if n.is_multiple_of(2) {
             work.run();
         } else {
             work.call().expect("queued");

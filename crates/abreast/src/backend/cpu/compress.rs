@@ -126,7 +126,7 @@ impl Kernel for Tokens<'_> {
             // SAFETY: the contract gave the inputs `n` rows, the state at least a window, and the output a row per emission.
             unsafe {
                 self.store::<L>(token, position);
-                let ends_block = (position + 1) % ratio == 0;
+                let ends_block = (position + 1).is_multiple_of(ratio);
                 if !ends_block && emit == Emit::Blocks {
                     continue;
                 }
