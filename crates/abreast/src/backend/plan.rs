@@ -17,6 +17,9 @@ pub(super) struct Launch {
     pub(super) shared: u32,
     /// Where its table starts in the plan's.
     pub(super) table: usize,
+    /// Bytes of a table's entry where the table is nothing but entries, each of which holds all of a row of the grid: then
+    /// neighbours of one kernel can be one launch. Else 0.
+    pub(super) entry: usize,
     /// Blocks of a cluster, which share their shared memory; 1 where the chip has none.
     pub(super) cluster: u32,
     /// May start while the launch before it ends: the kernel itself waits before it touches anything but its table.
@@ -31,6 +34,7 @@ impl Launch {
         threads: 0,
         shared: 0,
         table: 0,
+        entry: 0,
         cluster: 1,
         overlaps: false,
     };

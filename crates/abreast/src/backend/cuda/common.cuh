@@ -49,3 +49,17 @@ static __device__ __forceinline__ float tree(float p) {
 
 static __device__ __forceinline__ int lane() { return threadIdx.x % WARP; }
 static __device__ __forceinline__ int warp() { return threadIdx.x / WARP; }
+
+// Launches overlap where the chip can: a kernel waits for those before it ere it touches anything but its table, and lets the next
+// start waiting.
+static __device__ __forceinline__ void wait_for_predecessors() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+static __device__ __forceinline__ void dependents_may_start() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}

@@ -3,27 +3,12 @@
 use super::index_scores::status;
 use super::target::Target;
 use crate::backend::plan::{Launch, Plan};
-use crate::dims::OVERLAP_RATIO;
+use crate::dims::{OVERLAP_RATIO, PARTIALS};
 use crate::ops::{Checked, Compress, Emit, StateLayout};
 use bytemuck::{Pod, Zeroable};
+use half::bf16;
 
-#[repr(C)]
-#[derive(Clone, Copy, Pod, Zeroable)]
-struct Head {
-    ape: u64,
-    norm: u64,
-    out: u64,
-    status: u64,
-    epsilon: f32,
-    ratio: i32,
-    d: i32,
-    overlaps: i32,
-    ring: i32,
-    every_token: i32,
-    rows: i32,
-    pad: i32,
-}
-
+/// A row and all that its call shares: calls of several compressors can be one launch.
 #[repr(C)]
 #[derive(Clone, Copy, Pod, Zeroable)]
 struct Row {
@@ -31,54 +16,76 @@ struct Row {
     score: u64,
     kv_state: u64,
     score_state: u64,
+    ape: u64,
+    norm: u64,
     out: u64,
+    status: u64,
     start: u32,
     tokens: u32,
     state_rows: u32,
-    active: i32,
+    ratio: u32,
+    d: i32,
+    ring: i32,
+    every_token: i32,
+    epsilon: f32,
 }
 
-/// Threads of a block: one a feature, up to this.
-const THREADS: usize = 512;
+/// Threads of a block, as in the kernels.
+const OVERLAPPED_THREADS: usize = 512;
+const PLAIN_THREADS: usize = 512;
+/// The most blocks of one row.
+const MOST_PARTS: usize = 16;
 
 pub(super) fn plan(mut op: Checked<Compress<'_, '_>>, target: Target) -> Plan {
     let (rows, [_, d]) = (target.room.rows(op.rows.len()), op.out.shape());
-    let head = Head {
+    let overlapped = op.ratio as usize == OVERLAP_RATIO;
+    let (out, status) = (op.out.as_mut_ptr() as u64, status(&op.status));
+    let shared = Row {
         ape: op.ape.as_ptr() as u64,
         norm: op.norm.as_ptr() as u64,
-        out: op.out.as_mut_ptr() as u64,
-        status: status(&op.status),
-        epsilon: op.epsilon,
-        ratio: op.ratio as i32,
+        ratio: op.ratio,
         d: d as i32,
-        overlaps: (op.ratio as usize == OVERLAP_RATIO) as i32,
         ring: (op.layout == StateLayout::Ring) as i32,
         every_token: (op.emit == Emit::EveryToken) as i32,
-        rows: rows as i32,
-        pad: 0,
+        epsilon: op.epsilon,
+        ..Row::zeroed()
     };
-    let mut plan = Plan::default();
-    let listed = op.rows.iter_mut().map(|row| Row {
+    let listed = op.rows.iter_mut().enumerate().map(|(e, row)| Row {
         kv: row.kv.as_ptr() as u64,
         score: row.score.as_ptr() as u64,
         kv_state: row.kv_state.as_mut_ptr() as u64,
         score_state: row.score_state.as_mut_ptr() as u64,
-        out: row.out as u64,
+        out: out + (row.out * d * size_of::<bf16>()) as u64,
+        status: if status == 0 { 0 } else { status + (e * size_of::<u32>()) as u64 },
         start: row.start_pos,
         tokens: row.tokens() as u32,
         state_rows: row.kv_state.shape()[0] as u32,
-        active: 1,
+        ..shared
     });
-    let table = plan.push(&head, (listed, Row::zeroed(), rows));
-    let shared = (d * size_of::<f32>()) as u32;
-    let threads = d.min(THREADS) as u32;
+    let mut plan = Plan::default();
+    let table = plan.push(&(), (listed, Row::zeroed(), rows));
+    // Blocks that overlap are small. Of others a row is more than one multiprocessor should bring.
+    let parts = if overlapped || !target.chip.hopper { 1 } else { parts(d) };
+    let (kernel, threads) = if overlapped {
+        ("compress_overlapped", d.min(OVERLAPPED_THREADS))
+    } else {
+        ("compress_plain", PLAIN_THREADS)
+    };
     plan.launch(Launch {
-        kernel: ("compress", "compress"),
-        grid: [rows as u32, 1],
-        threads,
-        shared,
+        kernel: ("compress", kernel),
+        grid: [parts, rows as u32],
+        threads: threads as u32,
+        shared: (d * (size_of::<f32>() + 2 * size_of::<bf16>())) as u32,
         table,
-        ..Launch::PLAIN
+        entry: size_of::<Row>(),
+        cluster: parts,
+        overlaps: target.chip.hopper,
     });
     plan
+}
+
+/// Every part has as many features as a warp at least.
+fn parts(d: usize) -> u32 {
+    let tiles = (d / PARTIALS).min(MOST_PARTS) as u32;
+    1 << tiles.ilog2()
 }

@@ -14,9 +14,12 @@ struct Head {
     pad: i32,
 }
 
-/// Bytes of one block at a time, and the most blocks of a row.
+/// Bytes that a block's threads bring with one load each, the most blocks of a row, and how many blocks bring more with as many
+/// loads as a thread keeps in flight.
 const PIECE: usize = 256 * 16;
 const BLOCKS: usize = 64;
+const MANY: usize = 1024;
+const IN_FLIGHT: usize = 4;
 
 pub(super) fn plan(mut op: Checked<GatherRows<'_>>, target: Target) -> Plan {
     let [rows, n] = op.out.shape();
@@ -26,12 +29,15 @@ pub(super) fn plan(mut op: Checked<GatherRows<'_>>, target: Target) -> Plan {
     let mut plan = Plan::default();
     let head = Head { out: op.out.as_mut_ptr() as u64, bytes: bytes as u64, rows: rows as i32, pad: 0 };
     let table = plan.push(&head, (op.rows.iter().map(|row| row.source.as_ptr() as u64), 0, rows));
-    let grid = [bytes.div_ceil(PIECE).min(BLOCKS) as u32, rows as u32];
+    let pieces = bytes.div_ceil(PIECE);
+    let each = if pieces.saturating_mul(rows) > MANY { IN_FLIGHT } else { 1 };
+    let grid = [pieces.div_ceil(each).min(BLOCKS) as u32, rows as u32];
     plan.launch(Launch {
         kernel: ("gather_rows", "gather_rows"),
         grid,
         threads: 256,
         table,
+        overlaps: target.chip.hopper,
         ..Launch::PLAIN
     });
     plan
