@@ -42,7 +42,7 @@ pub use half::{bf16, f16};
 pub use ops::{
     AttentionRow, Checked, Compress, CompressRow, ConvertState, ConvertStateRow, Cost, Emit, GatherRow,
     GatherRows, IndexScores, IndexScoresRow, Method, Op, SelectKeys, SelectKeysRow, SparseAttention,
-    StateLayout, TopK, TopKRow,
+    StateLayout, TopK, TopKRow, Touches,
 };
 pub use step::{Calls, Limits, Step};
 pub use view::{DeviceId, Kind, View, ViewMut};

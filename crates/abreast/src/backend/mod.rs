@@ -5,6 +5,8 @@ pub(crate) mod cpu;
 pub(crate) mod cuda;
 #[cfg(feature = "cuda")]
 mod plan;
+#[cfg(feature = "cuda")]
+mod schedule;
 
 use crate::device::Gpu;
 use crate::error::{Error, Result};

@@ -111,10 +111,33 @@ impl Plan {
         self.launches.extend(other.launches.into_iter().map(|l| Launch { table: l.table + start, ..l }));
     }
 
-    pub(super) fn clear(&mut self) {
-        self.table.clear();
-        self.launches.clear();
-        self.scratch = 0;
+    /// Makes the one launch of another plan a part of this one's last, if both are of one kind and neither call needs scratch: more
+    /// rows of its grid. Whether it could; the calls must have nothing to do with each other.
+    pub(super) fn join(&mut self, other: &Plan) -> bool {
+        let (Some(last), [more]) = (self.launches.last_mut(), &other.launches[..]) else { return false };
+        let alike = |launch: &Launch| Launch {
+            grid: [launch.grid[0], 0],
+            threads: 0,
+            shared: 0,
+            table: 0,
+            ..launch.clone()
+        };
+        let entries = |launch: &Launch| launch.table + launch.entry * launch.grid[1] as usize;
+        // The table has nothing beside the entries of the two, and nothing between them.
+        let whole = last.entry > 0
+            && entries(last) == self.table.len()
+            && (more.table, entries(more)) == (0, other.table.len());
+        let Some(rows) =
+            last.grid[1].checked_add(more.grid[1]).filter(|_| whole && alike(last) == alike(more))
+        else {
+            return false;
+        };
+        last.grid[1] = rows;
+        last.threads = last.threads.max(more.threads);
+        last.shared = last.shared.max(more.shared);
+        self.table.extend_from_slice(&other.table);
+        self.scratch = self.scratch.max(other.scratch);
+        true
     }
 
     /// Appends a launch, unless it has no block.

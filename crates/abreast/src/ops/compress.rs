@@ -1,7 +1,7 @@
 //! The learned recurrent compressor of the key-value cache.
 
 use super::check::{Check, Shown};
-use super::{Cost, Op};
+use super::{Cost, Op, Touches};
 use crate::dims::{PARTIALS, coff, window};
 use crate::error::Result;
 use crate::view::{DeviceId, View, ViewMut};
@@ -185,5 +185,16 @@ impl Op for Compress<'_, '_> {
             }
         };
         self.rows.iter().map(row).sum()
+    }
+
+    fn touches(&self) -> Touches {
+        Touches::default()
+            .read([self.ape.span(), self.norm.span()])
+            .read(self.rows.iter().map(|row| row.kv.span()))
+            .read(self.rows.iter().map(|row| row.score.span()))
+            .write(self.rows.iter().map(|row| row.kv_state.span()))
+            .write(self.rows.iter().map(|row| row.score_state.span()))
+            .write([self.out.span()])
+            .write(self.status.iter().map(ViewMut::span))
     }
 }

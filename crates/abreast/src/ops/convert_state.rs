@@ -2,7 +2,7 @@
 
 use super::check::Check;
 use super::compress::{StateLayout, state_contract};
-use super::{Cost, Op};
+use super::{Cost, Op, Touches};
 use crate::dims::{OVERLAP_RATIO, PARTIALS, coff};
 use crate::error::Result;
 use crate::view::{DeviceId, View, ViewMut};
@@ -118,6 +118,14 @@ impl Op for ConvertState<'_, '_> {
             Cost { flops: 0, bytes: 8 * moved as u64 }
         };
         self.rows.iter().map(row).sum()
+    }
+
+    fn touches(&self) -> Touches {
+        Touches::default()
+            .read(self.rows.iter().map(|row| row.kv_from.span()))
+            .read(self.rows.iter().map(|row| row.score_from.span()))
+            .write(self.rows.iter().map(|row| row.kv_to.span()))
+            .write(self.rows.iter().map(|row| row.score_to.span()))
     }
 }
 

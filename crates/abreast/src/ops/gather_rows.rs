@@ -1,7 +1,7 @@
 //! Rows from many places, side by side.
 
 use super::check::Check;
-use super::{Cost, Op};
+use super::{Cost, Op, Touches};
 use crate::any_view::{AnyView, AnyViewMut};
 use crate::error::Result;
 use crate::view::DeviceId;
@@ -54,5 +54,9 @@ impl Op for GatherRows<'_> {
     fn cost(&self) -> Cost {
         let [rows, n] = self.out.shape();
         Cost { flops: 0, bytes: (2 * rows * n * self.out.dtype().size()) as u64 }
+    }
+
+    fn touches(&self) -> Touches {
+        Touches::default().read(self.rows.iter().map(|row| row.source.span())).write([self.out.span()])
     }
 }

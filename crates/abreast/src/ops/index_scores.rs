@@ -1,7 +1,7 @@
 //! The lightning indexer's scores.
 
 use super::check::Check;
-use super::{Cost, Method, Op};
+use super::{Cost, Method, Op, Touches};
 use crate::dims::{PARTIALS, causal_count};
 use crate::error::Result;
 use crate::view::{DeviceId, View, ViewMut};
@@ -117,5 +117,13 @@ impl Op for IndexScores<'_> {
 
     fn cost(&self) -> Cost {
         self.rows.iter().map(|row| self.queries().cost(causal_count(row.start_pos, self.ratio))).sum()
+    }
+
+    fn touches(&self) -> Touches {
+        Touches::default()
+            .read([self.q.span(), self.weights.span()])
+            .read(self.rows.iter().map(|row| row.keys.span()))
+            .write([self.out.span()])
+            .write(self.status.iter().map(ViewMut::span))
     }
 }

@@ -10,6 +10,7 @@ mod index_scores;
 mod select_keys;
 mod sparse_attention;
 mod top_k;
+mod touches;
 
 pub use compress::{Compress, CompressRow, Emit, StateLayout};
 pub use convert_state::{ConvertState, ConvertStateRow};
@@ -18,6 +19,7 @@ pub use index_scores::{IndexScores, IndexScoresRow};
 pub use select_keys::{SelectKeys, SelectKeysRow};
 pub use sparse_attention::{AttentionRow, SparseAttention};
 pub use top_k::{TopK, TopKRow};
+pub use touches::Touches;
 
 use crate::error::Result;
 use crate::view::DeviceId;
@@ -66,6 +68,9 @@ pub trait Op: Sized {
 
     /// The least work of the call, if the arguments are legal.
     fn cost(&self) -> Cost;
+
+    /// The memory that the call reads and writes.
+    fn touches(&self) -> Touches;
 
     /// The arguments with the proof that they were checked.
     fn check(self, device: DeviceId) -> Result<Checked<Self>> {

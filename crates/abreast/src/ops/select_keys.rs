@@ -3,7 +3,7 @@
 use super::check::Check;
 use super::index_scores::Queries;
 use super::top_k::Slots;
-use super::{Cost, Method, Op};
+use super::{Cost, Method, Op, Touches};
 use crate::dims::causal_count;
 use crate::error::Result;
 use crate::view::{DeviceId, View, ViewMut};
@@ -81,5 +81,13 @@ impl Op for SelectKeys<'_> {
             self.queries().cost(count) + Cost { flops: 0, bytes: 4 * (count as u64 + k) }
         };
         self.rows.iter().map(row).sum()
+    }
+
+    fn touches(&self) -> Touches {
+        Touches::default()
+            .read([self.q.span(), self.weights.span()])
+            .read(self.rows.iter().map(|row| row.keys.span()))
+            .write([self.out.span()])
+            .write(self.status.iter().map(ViewMut::span))
     }
 }

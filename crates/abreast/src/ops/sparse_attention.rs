@@ -1,7 +1,7 @@
 //! Sparse attention over selected slots of a shared key-value cache, with learned sinks.
 
 use super::check::Check;
-use super::{Cost, Method, Op};
+use super::{Cost, Method, Op, Touches};
 use crate::dims::{MAX_HEADS, PARTIALS};
 use crate::error::Result;
 use crate::view::{DeviceId, View, ViewMut};
@@ -99,5 +99,15 @@ impl Op for SparseAttention<'_> {
             Cost { flops: 4 * heads * width * dim, bytes: 2 * dim * (width + 2 * heads) + 4 * width }
         };
         self.rows.iter().map(row).sum()
+    }
+
+    fn touches(&self) -> Touches {
+        Touches::default()
+            .read([self.q.span()])
+            .read(self.sinks.iter().map(View::span))
+            .read(self.rows.iter().map(|row| row.kv.span()))
+            .read(self.rows.iter().map(|row| row.indices.span()))
+            .write([self.out.span()])
+            .write(self.status.iter().map(ViewMut::span))
     }
 }

@@ -1,7 +1,7 @@
 //! Exact top-k with a total order.
 
 use super::check::Check;
-use super::{Cost, Op};
+use super::{Cost, Op, Touches};
 use crate::dims::MAX_K;
 use crate::error::Result;
 use crate::view::{DeviceId, View, ViewMut};
@@ -88,5 +88,12 @@ impl Op for TopK<'_> {
     fn cost(&self) -> Cost {
         let k = self.k as u64;
         self.rows.iter().map(|row| Cost { flops: 0, bytes: 4 * (row.scores.len() as u64 + k) }).sum()
+    }
+
+    fn touches(&self) -> Touches {
+        Touches::default()
+            .read(self.rows.iter().map(|row| row.scores.span()))
+            .write([self.out.span()])
+            .write(self.status.iter().map(ViewMut::span))
     }
 }

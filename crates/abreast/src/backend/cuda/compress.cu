@@ -154,7 +154,7 @@ static __device__ __forceinline__ void pool_overlapped(const Row& row, u32 token
         Slots moved;
         if (ends) {
             // In a ring the first block has nothing before it.
-            bool first = row.ring && position < ratio;
+            bool first = row.ring && position < (u32)ratio;
             u32 at = row.ring && !first ? (position - (SLOTS - 1)) % row.state_rows : 0;
 #pragma unroll
             for (int i = 0; i < SLOTS - 1; i++) {

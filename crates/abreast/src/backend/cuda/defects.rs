@@ -34,7 +34,7 @@ const fn defect(stem: &'static str, [words, by]: [&'static str; 2], filter: &'st
     Defect { stem, words, by, filter }
 }
 
-const DEFECTS: [Defect; 16] = [
+const DEFECTS: [Defect; 19] = [
     defect(
         "sparse_attention",
         ["index >= row->kv_len", "index > row->kv_len"],
@@ -74,18 +74,21 @@ const DEFECTS: [Defect; 16] = [
     defect("top_k", ["equal + tie < need", "equal + tie + 1 < need"], "top_k/ties"),
     defect("top_k", ["<< 32 | (u32)~(u32)i;", "<< 32 | (u32)(0x7fffffff - i) >> 1;"], "top_k/ties"),
     defect("top_k", ["__float_as_uint(__fadd_rn(score, 0.0f))", "__float_as_uint(score)"], "top_k"),
-    defect("compress", ["finite(kv) ? kv : 0.0f;", "kv;"], "compress/fail_closed"),
+    defect("compress", ["finite(kv) ? kv : 0.0f,", "kv,"], "compress/fail_closed"),
+    defect("compress", ["score <= F32_MAX ?", "score == score ?"], "compress/fail_closed"),
     defect(
         "compress",
-        ["if (t->overlaps && !t->ring) {", "if (t->overlaps && !t->ring && t->rows < 0) {"],
+        ["if (!row.ring) {\n            moved", "if (!row.ring && row.d < 0) {\n            moved"],
         "compress/runs",
     ),
-    defect("convert_state", ["old < 0 ? -F32_INF", "old < 0 ? 0.0f"], "convert_state/law"),
+    defect("compress", ["row.ring && position < (u32)ratio", "false"], "compress"),
     defect(
-        "gather_rows",
-        ["i < t->bytes; i += threads) out[i]", "i + 1 < t->bytes; i += threads) out[i]"],
-        "gather_rows/law",
+        "compress",
+        ["row.ratio - chunk <= CHUNK && warp()", "row.ratio < chunk && warp()"],
+        "compress/law",
     ),
+    defect("convert_state", ["old < 0 ? -F32_INF", "old < 0 ? 0.0f"], "convert_state/law"),
+    defect("gather_rows", ["< units) to[", "+ 1 < units) to["], "gather_rows/law"),
 ];
 
 /// A GPU's queue; `None`, printed, where this machine has none.

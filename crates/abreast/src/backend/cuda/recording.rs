@@ -1,15 +1,16 @@
-//! A step as one graph. Its operations' plans are put one behind the other; as long as the launches are those of the recorded
-//! graph, only the table is new.
+//! A step as one graph. Its operations' plans are put together by a schedule; as long as launches and order are those of the
+//! recorded graph, only the table is new.
 
 use super::driver::{Memory, Owned, Queue};
 use super::frees::OpenStep;
 use super::{Cuda, compress, convert_state, gather_rows, index_scores, select_keys, sparse_attention, top_k};
 use crate::backend::plan::{Launch, Plan, Room};
+use crate::backend::schedule::{LANES, Placed, Schedule};
 use crate::backend::{Recording, Run, each_operation};
 use crate::error::Result;
-use crate::ops::Checked;
+use crate::ops::{Checked, Op, Touches};
 use crate::step::Limits;
-use cudarc::driver::{CudaGraph, CudaStream, DriverError, result, sys};
+use cudarc::driver::{CudaEvent, CudaFunction, CudaGraph, CudaStream, DriverError, result, sys};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -17,15 +18,16 @@ pub(super) struct Graph {
     cuda: Arc<Cuda>,
     room: Room,
     /// Behind a lock, since operations are taken through a shared reference.
-    taken: Mutex<Plan>,
+    taken: Mutex<Schedule>,
     recorded: Option<Recorded>,
-    /// Only for recording: the queue's own stream stays free for other threads' calls.
-    side: Owned<Arc<CudaStream>>,
+    /// Only for recording, one a lane: the queue's own stream stays free for other threads' calls.
+    sides: [Owned<Arc<CudaStream>>; LANES],
 }
 
 /// A graph and the memory that it works on.
 struct Recorded {
     launches: Vec<Launch>,
+    order: Vec<Placed>,
     table: Memory,
     table_bytes: usize,
     _scratch: Memory,
@@ -39,36 +41,33 @@ unsafe impl Send for Recorded {}
 impl Graph {
     pub(super) fn new(cuda: Arc<Cuda>, limits: Limits) -> Result<Graph> {
         cuda.queue.enter()?;
-        let side = Owned::new(cuda.queue.context.new_stream().map_err(|e| cuda.queue.fault(e))?);
-        Ok(Graph { cuda, room: Room::Limits(limits), taken: Mutex::default(), recorded: None, side })
+        let stream = || cuda.queue.context.new_stream().map(Owned::new).map_err(|e| cuda.queue.fault(e));
+        let sides = [stream()?, stream()?];
+        Ok(Graph { cuda, room: Room::Limits(limits), taken: Mutex::default(), recorded: None, sides })
     }
 
-    fn take(&self, plan: Plan) {
-        self.taken.lock().unwrap_or_else(PoisonError::into_inner).append(plan);
+    fn take(&self, plan: Plan, touches: Touches) {
+        self.taken.lock().unwrap_or_else(PoisonError::into_inner).take(plan, touches);
     }
 
-    fn record(&self, plan: &Plan) -> Result<Recorded> {
+    fn record(&self, Schedule { plan, order, .. }: &Schedule) -> Result<Recorded> {
         let queue = &self.cuda.queue;
         let fault = |e| queue.fault(e);
         let functions = plan.launches.iter().map(|l| self.cuda.kernels.get(queue, l.kernel));
         let functions = functions.collect::<Result<Vec<_>>>()?;
         let table = queue.allocate(plan.table.len(), "a step's row table")?;
         let scratch = queue.allocate(plan.scratch, "a step's scratch")?;
-        self.side
-            .begin_capture(sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)
-            .map_err(fault)?;
-        let launched = plan
-            .launches
-            .iter()
-            .zip(&functions)
-            .try_for_each(|pair| self.cuda.launch(&self.side, pair, (table.address, scratch.address)));
+        let main = &self.sides[0];
+        main.begin_capture(sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL).map_err(fault)?;
+        let launched = self.launch_all((order, &plan.launches, &functions), (table.address, scratch.address));
         // Ended in any case: the stream must not go on recording.
         let flags = sys::CUgraphInstantiate_flags(0);
-        let graph = self.side.end_capture(flags).map_err(fault);
+        let graph = main.end_capture(flags).map_err(fault);
         launched?;
         let graph = graph?.expect("a recording of at least one launch");
         Ok(Recorded {
             launches: plan.launches.clone(),
+            order: order.clone(),
             table,
             table_bytes: plan.table.len(),
             _scratch: scratch,
@@ -76,11 +75,49 @@ impl Graph {
             graph: Owned::new(graph),
         })
     }
+
+    /// Queues every call on its lane's stream. An event is passed when a call and all before it in its lane are done.
+    fn launch_all(
+        &self,
+        (order, launches, functions): (&[Placed], &[Launch], &[CudaFunction]),
+        memory: (u64, u64),
+    ) -> Result<()> {
+        let queue = &self.cuda.queue;
+        let fault = |e| queue.fault(e);
+        let event = |stream: &Arc<CudaStream>| {
+            let event = queue.context.new_event(None).map_err(fault)?;
+            event.record(stream).map_err(fault).map(|()| event)
+        };
+        // Other lanes are recorded from here on, and must all have come back in the end.
+        let start = event(&self.sides[0])?;
+        let used = |lane: usize| order.iter().any(|call| call.lane == lane);
+        let others = || (1..LANES).filter(|&lane| used(lane)).map(|lane| &self.sides[lane]);
+        others().try_for_each(|side| side.wait(&start)).map_err(fault)?;
+        let mut done: Vec<Option<CudaEvent>> = Vec::with_capacity(order.len());
+        for (i, call) in order.iter().enumerate() {
+            let side = &self.sides[call.lane];
+            call.after
+                .iter()
+                .filter_map(|&i| done[i].as_ref())
+                .try_for_each(|event| side.wait(event))
+                .map_err(fault)?;
+            for n in call.launches.clone() {
+                // Behind another lane's call a launch waits for the whole of it.
+                let overlaps = launches[n].overlaps && (call.after.is_empty() || n > call.launches.start);
+                let launch = Launch { overlaps, ..launches[n].clone() };
+                self.cuda.launch(side, (&launch, &functions[n]), memory)?;
+            }
+            let awaited = order[i + 1..].iter().any(|later| later.after.contains(&i));
+            done.push(awaited.then(|| event(side)).transpose()?);
+        }
+        others().try_for_each(|side| self.sides[0].wait(&event(side)?).map_err(fault))
+    }
 }
 
 impl Recorded {
-    fn fits(&self, plan: &Plan) -> bool {
+    fn fits(&self, Schedule { plan, order, .. }: &Schedule) -> bool {
         self.launches == plan.launches
+            && self.order == *order
             && self.table_bytes == plan.table.len()
             && self.scratch_bytes >= plan.scratch
     }
@@ -122,7 +159,8 @@ macro_rules! take {
     ($($name:ident($op:ty))*) => {
         impl Run for Graph {
             $(fn $name(&self, op: Checked<$op>) -> Result<()> {
-                self.take($name::plan(op, self.cuda.target(self.room)));
+                let touches = op.touches();
+                self.take($name::plan(op, self.cuda.target(self.room)), touches);
                 Ok(())
             })*
         }
@@ -132,24 +170,24 @@ each_operation!(take);
 
 impl Recording for Graph {
     fn start(&mut self) -> Box<dyn Send> {
-        self.taken.get_mut().unwrap_or_else(PoisonError::into_inner).clear();
+        *self.taken.get_mut().unwrap_or_else(PoisonError::into_inner) = Schedule::default();
         Box::new(OpenStep::new())
     }
 
     fn submit(&mut self) -> Result<()> {
-        let plan = std::mem::take(self.taken.get_mut().unwrap_or_else(PoisonError::into_inner));
-        if plan.launches.is_empty() {
+        let taken = std::mem::take(self.taken.get_mut().unwrap_or_else(PoisonError::into_inner));
+        if taken.plan.launches.is_empty() {
             // Nothing to repeat: an older graph's addresses may be free.
             self.recorded = None;
             return Ok(());
         }
         self.cuda.queue.enter()?;
-        if !self.recorded.as_ref().is_some_and(|recorded| recorded.fits(&plan)) {
+        if !self.recorded.as_ref().is_some_and(|recorded| recorded.fits(&taken)) {
             // The old one's memory first: its place may be the new one's.
             self.recorded = None;
-            self.recorded = Some(self.record(&plan)?);
+            self.recorded = Some(self.record(&taken)?);
         }
-        self.recorded.as_ref().expect("just recorded").replay(&self.cuda, &plan)
+        self.recorded.as_ref().expect("just recorded").replay(&self.cuda, &taken.plan)
     }
 
     fn repeat(&mut self, runs: usize) -> Result<Option<Vec<Duration>>> {
