@@ -4,6 +4,7 @@ mod cases;
 mod ceiling;
 mod gpu;
 mod inputs;
+mod joint;
 mod loops;
 mod machine;
 mod measure;
@@ -13,7 +14,7 @@ mod steps;
 mod table;
 mod target;
 
-use crate::backend::BackendName;
+use crate::backend::{BackendName, MethodName};
 use crate::{CommandResult, Outcome};
 use abreast::Isa;
 use cases::Case;
@@ -26,9 +27,6 @@ use std::path::PathBuf;
 use std::time::Duration;
 use target::Target;
 
-/// The most memory for the inputs of one case.
-const MOST_BYTES: usize = 2 << 30;
-
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Where to run
@@ -37,6 +35,9 @@ pub(crate) struct Args {
     /// Only operations and shapes whose name contains this, such as `top_k` or "attention width 640"
     #[arg(long, value_name = "TEXT")]
     op: Option<String>,
+    /// Arithmetic of the operations that have a choice
+    #[arg(long, value_enum, default_value = "reference")]
+    method: MethodName,
     /// Rows of a call [default: 1,2,4,8,16,32 on the CPU and 1,8,32,128 on a GPU, fewer for the largest shapes]
     #[arg(long, value_delimiter = ',', value_name = "N,N", value_parser = count())]
     rows: Vec<usize>,
@@ -52,7 +53,8 @@ pub(crate) struct Args {
     /// Compare with an earlier report of `abreast bench --json`
     #[arg(long, value_name = "FILE")]
     baseline: Option<PathBuf>,
-    /// Compare with reports of peers, such as that of tools/peers/torch_cpu.py
+    /// Compare with peers: reports such as that of tools/peers/torch_cpu.py, or tables such as data/peers/h200.csv, which may have
+    /// goals too
     #[arg(long, value_name = "FILE,FILE", value_delimiter = ',')]
     peers: Vec<PathBuf>,
     /// Print one JSON object
@@ -94,6 +96,7 @@ pub(crate) fn run(args: Args) -> CommandResult {
     bar.set_message("what the machine can do");
     let mut report = Report {
         machine,
+        method: args.method.into(),
         ceilings: target.ceilings().map_err(text)?,
         peers: peers.iter().map(|past| past.name.to_string()).collect(),
         results: vec![],
@@ -104,7 +107,7 @@ pub(crate) fn run(args: Args) -> CommandResult {
         let mut loaded = target.load(case, &rows).map_err(text)?;
         for rows in rows {
             let measured = loaded.measure(rows, budget).map_err(text)?;
-            let mut record = Record::new(case, (rows, loaded.requests), (&measured, &report.ceilings));
+            let mut record = Record::new(case, (rows, loaded.requests), (&measured, &report.ceilings, report.method));
             record.compare(baseline.as_ref(), &peers);
             report.results.push(record);
             bar.inc(1);
@@ -125,9 +128,10 @@ fn chosen(args: &Args) -> Result<Vec<(Case, Vec<usize>)>, String> {
     }
     for (case, rows) in &cases {
         let bytes = rows.iter().max().unwrap_or(&0) * case.request_bytes();
-        if bytes > MOST_BYTES {
-            let (op, shape, most) = (case.op(), case.shape(), MOST_BYTES / case.request_bytes());
-            return Err(format!("bench: {op} {shape}: rows must be at most {most}, so that 2 GiB hold them"));
+        if bytes > case.most_bytes() {
+            let (op, shape, most) = (case.op(), case.shape(), case.most_bytes() / case.request_bytes());
+            let gib = case.most_bytes() >> 30;
+            return Err(format!("bench: {op} {shape}: rows must be at most {most}, so that {gib} GiB hold them"));
         }
     }
     Ok(cases)

@@ -1,6 +1,7 @@
 //! What is measured: operations and shapes.
 
 use super::ceiling::Traffic;
+use super::joint::{self, JointStep};
 use abreast::{
     Compress, GatherRows, IndexScores, Limits, Op, SelectKeys, SparseAttention, StateLayout, TopK, dims,
 };
@@ -14,6 +15,8 @@ pub(super) enum Case {
     TopK { n: usize, scores: Scores },
     Compress { ratio: usize, d: usize, layout: StateLayout, block: bool },
     GatherRows { n: usize },
+    /// A joint decode step at so many tokens of context.
+    Step { tokens: usize },
 }
 
 /// How the scores of a selection lie.
@@ -39,7 +42,7 @@ impl Case {
     pub(super) fn all() -> Vec<Case> {
         let mut all = vec![];
         all.extend([128, 640, 2176].map(|width| Case::SparseAttention { width }));
-        all.extend([2048, 16_384, 65_536].map(|keys| Case::IndexScores { keys }));
+        all.extend([2048, 16_384, 65_536, 262_144].map(|keys| Case::IndexScores { keys }));
         all.push(Case::SelectKeys { keys: 16_384 });
         all.extend([2048, 16_384, 65_536, 262_144].map(|n| Case::TopK { n, scores: Scores::Random }));
         all.extend([Scores::Equal, Scores::Ascending].map(|scores| Case::TopK { n: 65_536, scores }));
@@ -49,6 +52,7 @@ impl Case {
             }
         }
         all.extend([512, 65_536].map(|n| Case::GatherRows { n }));
+        all.extend([4096, 65_536, 1 << 20].map(|tokens| Case::Step { tokens }));
         all
     }
 
@@ -60,6 +64,7 @@ impl Case {
             Case::TopK { .. } => TopK::NAME,
             Case::Compress { .. } => Compress::NAME,
             Case::GatherRows { .. } => GatherRows::NAME,
+            Case::Step { .. } => "step",
         }
     }
 
@@ -74,12 +79,14 @@ impl Case {
                 format!("ratio {ratio} d {d} {layout:?} {token}").to_lowercase()
             }
             Case::GatherRows { n } => format!("n {n}"),
+            Case::Step { tokens } => format!("tokens {tokens}"),
         }
     }
 
     /// The numbers of rows of a run that nobody asked for others, fewer for the largest shapes, so that it ends soon.
     pub(super) fn rows(&self, gpu: bool) -> Vec<usize> {
         let (all, most): (&[usize], usize) = match (gpu, self) {
+            (_, Case::IndexScores { keys: 262_144.. }) => (if gpu { &GPU_ROWS } else { &CPU_ROWS }, 8),
             (true, Case::IndexScores { .. } | Case::SelectKeys { .. } | Case::TopK { .. }) => (&GPU_ROWS, 32),
             (true, _) => (&GPU_ROWS, usize::MAX),
             (_, Case::SparseAttention { width: 2176.. } | Case::IndexScores { keys: 65_536.. }) => {
@@ -88,6 +95,7 @@ impl Case {
             (_, Case::IndexScores { keys: 16_384.. } | Case::SelectKeys { keys: 16_384.. }) => {
                 (&CPU_ROWS, 16)
             }
+            (_, Case::Step { tokens }) => (&CPU_ROWS, if *tokens > 4096 { 2 } else { 8 }),
             _ => (&CPU_ROWS, usize::MAX),
         };
         all.iter().copied().filter(|rows| *rows <= most).collect()
@@ -99,6 +107,7 @@ impl Case {
             Case::SparseAttention { width } => (width, 0),
             Case::IndexScores { keys } | Case::SelectKeys { keys } | Case::TopK { n: keys, .. } => (0, keys),
             Case::Compress { .. } | Case::GatherRows { .. } => (0, 0),
+            Case::Step { tokens } => (joint::WIDTH, tokens / KEY_RATIO as usize),
         };
         Limits { rows, width, keys }
     }
@@ -111,7 +120,19 @@ impl Case {
             Case::TopK { n, .. } => 4 * n,
             Case::Compress { ratio, d, .. } => 8 * dims::coff(*ratio) * d * (dims::window(*ratio) + 1),
             Case::GatherRows { n } => 8 * n,
+            Case::Step { tokens } => JointStep::request_bytes(*tokens),
         }
+    }
+
+    /// The most memory for the requests of a measurement.
+    pub(super) fn most_bytes(&self) -> usize {
+        if let Case::Step { .. } = self { 20 << 30 } else { 2 << 30 }
+    }
+
+    /// Whether the method may be the device's matrix unit's.
+    pub(super) fn is_product(&self) -> bool {
+        use Case::*;
+        matches!(self, SparseAttention { .. } | IndexScores { .. } | SelectKeys { .. } | Step { .. })
     }
 
     pub(super) fn traffic(&self) -> Traffic {

@@ -16,6 +16,9 @@ pub(super) struct Ceilings {
     pub(super) fma_gflops_of: BTreeMap<String, f64>,
     /// Where these are from: measured, or a GPU's properties.
     pub(super) fma_from: &'static str,
+    /// bf16 products of a GPU's matrix unit, by its properties, the roof over `Method::Fast`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) matrix_gflops: Option<f64>,
     /// A GPU's time for the smallest call of a step: no figure can be lower.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) least_call_us: Option<f64>,
@@ -39,6 +42,13 @@ pub(super) struct Bandwidth {
 pub(super) enum Traffic {
     Read,
     Copy,
+}
+
+/// What an operation computes with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Unit {
+    Vector,
+    Matrix,
 }
 
 /// Which ceiling is the lower one over an operation.
@@ -68,19 +78,24 @@ impl Ceilings {
             fma_gflops,
             fma_gflops_of,
             fma_from: "measured",
+            matrix_gflops: None,
             least_call_us: None,
             memory: memory(threads),
         }
     }
 
-    /// The least seconds for `cost` over a working set of `bytes`, and what sets them.
-    pub(super) fn floor(&self, cost: Cost, (bytes, traffic): (usize, Traffic)) -> (f64, Bound) {
+    /// The least seconds for `cost` over a working set of `bytes`, and what sets them. A product may have the matrix unit.
+    pub(super) fn floor(&self, cost: Cost, (bytes, traffic, unit): (usize, Traffic, Unit)) -> (f64, Bound) {
         let level = self.memory.iter().find(|m| m.bytes >= bytes).or(self.memory.last());
         let gbs = level.map_or(f64::INFINITY, |m| match traffic {
             Traffic::Read => m.read_gbs.unwrap_or(m.copy_gbs),
             Traffic::Copy => m.copy_gbs,
         });
-        let compute = cost.flops as f64 / (self.fma_gflops * 1e9);
+        let gflops = match unit {
+            Unit::Matrix => self.matrix_gflops.unwrap_or(self.fma_gflops),
+            Unit::Vector => self.fma_gflops,
+        };
+        let compute = cost.flops as f64 / (gflops * 1e9);
         let memory = cost.bytes as f64 / (gbs * 1e9);
         if compute >= memory { (compute, Bound::Compute) } else { (memory, Bound::Memory) }
     }
@@ -144,6 +159,7 @@ mod tests {
             fma_gflops: 100.0,
             fma_gflops_of: BTreeMap::new(),
             fma_from: "measured",
+            matrix_gflops: Some(1000.0),
             least_call_us: None,
             memory: vec![level(1000, 50.0), level(2000, 10.0)],
         }
@@ -153,12 +169,13 @@ mod tests {
     fn the_lower_roof_is_the_bound() {
         let c = ceilings();
         let cost = Cost { flops: 1_000_000, bytes: 1000 };
-        assert_eq!(c.floor(cost, (1000, Traffic::Read)), (1e-5, Bound::Compute));
+        assert_eq!(c.floor(cost, (1000, Traffic::Read, Unit::Vector)), (1e-5, Bound::Compute));
+        assert_eq!(c.floor(cost, (1000, Traffic::Read, Unit::Matrix)), (1e-6, Bound::Compute));
         let cost = Cost { flops: 10, bytes: 1_000_000 };
-        assert_eq!(c.floor(cost, (1000, Traffic::Read)), (2e-5, Bound::Memory));
-        assert_eq!(c.floor(cost, (1000, Traffic::Copy)), (4e-5, Bound::Memory));
-        assert_eq!(c.floor(cost, (1001, Traffic::Read)), (1e-4, Bound::Memory));
-        assert_eq!(c.floor(cost, (usize::MAX, Traffic::Read)), (1e-4, Bound::Memory));
+        assert_eq!(c.floor(cost, (1000, Traffic::Read, Unit::Vector)), (2e-5, Bound::Memory));
+        assert_eq!(c.floor(cost, (1000, Traffic::Copy, Unit::Vector)), (4e-5, Bound::Memory));
+        assert_eq!(c.floor(cost, (1001, Traffic::Read, Unit::Vector)), (1e-4, Bound::Memory));
+        assert_eq!(c.floor(cost, (usize::MAX, Traffic::Read, Unit::Vector)), (1e-4, Bound::Memory));
     }
 
     #[test]

@@ -23,9 +23,23 @@ pub(super) fn ceilings(device: &Device, gpu: &Gpu) -> Result<Ceilings> {
             .into_iter()
             .collect::<BTreeMap<_, _>>(),
         fma_from: if rate.is_some() { "properties" } else { "unknown" },
+        matrix_gflops: matrix_gflops(gpu),
         least_call_us: Some(gather(device, (1, 4), SMALL_CALLS)? * 1e6),
         memory: vec![copy(device, (gpu.l2_bytes / 2).max(1 << 20))?, copy(device, MEMORY)?],
     })
+}
+
+/// Multiprocessors, bf16 operations of each in a cycle, clock rate: the peak of NVIDIA's tables for dense matrices.
+fn matrix_gflops(gpu: &Gpu) -> Option<f64> {
+    let each = match gpu.capability {
+        (8, 0) => 2048,
+        (8, 9) => 1024,
+        (9, 0) => 4096,
+        (10, 0) => 8192,
+        _ => return None,
+    };
+    let rate = f64::from(gpu.multiprocessors * each) * f64::from(gpu.clock_khz) * 1e-6;
+    (rate > 0.0).then_some(rate)
 }
 
 /// Multiprocessors, lanes of each, clock rate: the peak by NVIDIA's tables, which nobody has measured here.
@@ -80,6 +94,9 @@ mod tests {
         assert_eq!(gflops((9, 0)), Some(66_908.0));
         assert_eq!(gflops((8, 0)), Some(33_454.0));
         assert_eq!(gflops((99, 0)), None);
+        let matrix = |capability| matrix_gflops(&gpu(capability)).map(f64::round);
+        assert_eq!(matrix((9, 0)), Some(1_070_531.0));
+        assert_eq!(matrix((7, 5)), None);
     }
 
     /// The CPU runs steps too.

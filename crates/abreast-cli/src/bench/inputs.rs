@@ -3,6 +3,7 @@
 //! A call includes the making of its row list, about 0.1 µs, as a step of an engine does.
 
 use super::cases::{CACHE, Case, HEADS, K, KEY_RATIO, Scores};
+use super::joint::JointStep;
 use abreast::conformance::case::{
     Loaded, Problem, compress, gather_rows, index_scores, select_keys, sparse_attention, top_k,
 };
@@ -18,36 +19,70 @@ pub(super) trait Call {
     fn cost(&mut self, requests: Range<usize>) -> Cost;
 }
 
-/// A case in a device's memory.
-pub(super) struct Inputs {
-    loaded: Box<dyn Loaded>,
-    /// All requests by number; a call names a part of them.
-    requests: Vec<usize>,
+/// The requests of a case in a device's memory.
+pub(super) trait Requests {
+    fn run(&mut self, requests: Range<usize>) -> Result<()>;
+    /// Makes the call in a step. Two calls never run at the same time, since they write some of the same memory.
+    fn run_in(&mut self, calls: &mut Calls<'_>, requests: Range<usize>) -> Result<()>;
+    fn cost(&mut self, requests: Range<usize>) -> Cost;
+    /// Whether no row failed closed: that would be fast, and no measure of anything.
+    #[cfg(test)]
+    fn is_good(&self) -> bool;
 }
+
+/// A case in a device's memory.
+pub(super) struct Inputs(Box<dyn Requests>);
 
 impl Inputs {
     /// Makes the inputs of a number of requests, each with a cache of its own.
-    pub(super) fn load(case: Case, (device, requests): (&Device, usize)) -> Result<Inputs> {
-        let loaded = problem(case, requests).load(device, Method::Reference)?;
-        Ok(Inputs { loaded, requests: (0..requests).collect() })
+    pub(super) fn load(case: Case, (device, method, requests): (&Device, Method, usize)) -> Result<Inputs> {
+        if let Case::Step { tokens } = case {
+            return Ok(Inputs(Box::new(JointStep::load((device, method), (tokens, requests))?)));
+        }
+        let loaded = problem(case, requests).load(device, method)?;
+        Ok(Inputs(Box::new(Operation { loaded, requests: (0..requests).collect() })))
     }
-}
 
-impl Inputs {
-    /// Makes a call in a step. Each call of different requests has outputs of its own.
     pub(super) fn run_in(&mut self, calls: &mut Calls<'_>, requests: Range<usize>) -> Result<()> {
-        let first = requests.start;
-        self.loaded.call_in(calls, (&self.requests[requests], first))
+        self.0.run_in(calls, requests)
     }
 }
 
 impl Call for Inputs {
     fn run(&mut self, requests: Range<usize>) -> Result<()> {
+        self.0.run(requests)
+    }
+
+    fn cost(&mut self, requests: Range<usize>) -> Cost {
+        self.0.cost(requests)
+    }
+}
+
+/// One operation's inputs.
+struct Operation {
+    loaded: Box<dyn Loaded>,
+    /// All requests by number; a call names a part of them.
+    requests: Vec<usize>,
+}
+
+impl Requests for Operation {
+    fn run(&mut self, requests: Range<usize>) -> Result<()> {
         self.loaded.call(&self.requests[requests], 0)
+    }
+
+    fn run_in(&mut self, calls: &mut Calls<'_>, requests: Range<usize>) -> Result<()> {
+        // Status words, and the rows that are gathered, go where those of the last call went.
+        self.loaded.call_in(calls, (&self.requests[requests], 0))
     }
 
     fn cost(&mut self, requests: Range<usize>) -> Cost {
         self.loaded.cost(&self.requests[requests])
+    }
+
+    #[cfg(test)]
+    fn is_good(&self) -> bool {
+        let rows = self.loaded.results(&[0, 1]).unwrap();
+        rows.iter().flatten().filter(|part| part.name == "status").all(|part| part.bytes == [0; 4])
     }
 }
 
@@ -85,6 +120,7 @@ fn problem(case: Case, requests: usize) -> Box<dyn Problem> {
             };
             Box::new(shape.generate(SEED))
         }
+        Case::Step { .. } => unreachable!("not one operation"),
         Case::GatherRows { n } => Box::new(gather_rows::Shape { n, rows: requests }.generate::<f32>(SEED)),
     }
 }
@@ -104,11 +140,9 @@ mod tests {
     fn every_case_runs_on_good_data() {
         let device = Device::cpu().unwrap();
         for case in Case::all() {
-            let mut inputs = Inputs::load(case, (&device, 2)).unwrap();
+            let mut inputs = Inputs::load(case, (&device, Method::Fast, 2)).unwrap();
             inputs.run(0..2).unwrap();
-            let rows = inputs.loaded.results(&[0, 1]).unwrap();
-            let mut status = rows.iter().flatten().filter(|part| part.name == "status");
-            assert!(status.all(|part| part.bytes == [0; 4]), "{case:?} fails closed");
+            assert!(inputs.0.is_good(), "{case:?} fails closed");
             let (joint, solo) = (inputs.cost(0..2), inputs.cost(1..2));
             assert!(joint.bytes > solo.bytes && solo.bytes > 0, "{case:?}");
         }

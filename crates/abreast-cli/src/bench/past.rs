@@ -1,6 +1,7 @@
-//! Earlier figures, ours or a peer's, to hold new ones against.
+//! Earlier figures, ours or a peer's, to hold new ones against: reports, or tables of several peers' figures.
 
 use serde::Deserialize;
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Read;
 use std::ops::Deref;
@@ -9,14 +10,14 @@ use std::path::Path;
 /// No report is as large as this.
 const MOST_BYTES: u64 = 64 << 20;
 
-/// What a comparison needs of a report: of `abreast bench --json`, or of a tool in `tools/peers`.
+/// What a comparison needs of a report: of `abreast bench --json`, of a tool in `tools/peers`, or a table.
 #[derive(Debug, Deserialize)]
-pub(super) struct Past {
+pub(crate) struct Past {
     /// Whose figures they are.
     #[serde(default = "nobody")]
-    pub(super) name: Line,
-    pub(super) machine: Setting,
-    pub(super) results: Vec<Figure>,
+    pub(crate) name: Line,
+    pub(crate) machine: Setting,
+    pub(crate) results: Vec<Figure>,
 }
 
 fn nobody() -> Line {
@@ -24,9 +25,9 @@ fn nobody() -> Line {
 }
 
 /// A text of a report, safe to print: others wrote it, and a terminal obeys control characters.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Clone, Deserialize, PartialEq, Eq, PartialOrd, Ord)]
 #[serde(from = "String")]
-pub(super) struct Line(String);
+pub(crate) struct Line(String);
 
 impl From<String> for Line {
     fn from(text: String) -> Line {
@@ -43,32 +44,53 @@ impl Deref for Line {
 
 /// What should be alike for a comparison to mean something.
 #[derive(Debug, Deserialize)]
-pub(super) struct Setting {
-    pub(super) cpu: Line,
-    pub(super) threads: Option<usize>,
-    pub(super) gpu: Option<GpuName>,
+pub(crate) struct Setting {
+    pub(crate) cpu: Line,
+    pub(crate) threads: Option<usize>,
+    pub(crate) gpu: Option<GpuName>,
+    pub(crate) version: Option<Line>,
+    pub(crate) date: Option<Line>,
 }
 
 /// The GPU that was measured.
 #[derive(Debug, Deserialize)]
-pub(super) struct GpuName {
-    pub(super) name: Line,
+pub(crate) struct GpuName {
+    pub(crate) name: Line,
 }
 
 /// One figure.
 #[derive(Debug, Deserialize)]
-pub(super) struct Figure {
+pub(crate) struct Figure {
+    pub(crate) op: Line,
+    pub(crate) shape: Line,
+    pub(crate) rows: usize,
+    pub(crate) median_us: f64,
+    /// How a peer did it.
+    pub(crate) how: Option<Line>,
+    /// Ours alone: with warm inputs, and the least time by the machine's ceilings.
+    pub(crate) warm_us: Option<f64>,
+    pub(crate) floor_us: Option<f64>,
+    /// Of a table: what we want to reach, and what a kernel takes that only reads what the operation must.
+    pub(crate) goal_us: Option<f64>,
+    pub(crate) bare_us: Option<f64>,
+}
+
+/// A line of a table of peers: one of them may have several figures, and of the same work the best counts.
+#[derive(Debug, Deserialize)]
+struct Entry {
+    gpu: Line,
     op: Line,
     shape: Line,
     rows: usize,
-    pub(super) median_us: f64,
-    /// How a peer did it.
-    pub(super) how: Option<Line>,
+    peer: Line,
+    us: f64,
+    goal_us: Option<f64>,
+    bare_us: Option<f64>,
 }
 
 impl Past {
-    /// Reads a report; the error is one line.
-    pub(super) fn read(path: &Path) -> Result<Past, String> {
+    /// Reads a report, or a table where the name ends in `.csv`; the error is one line.
+    pub(crate) fn read(path: &Path) -> Result<Past, String> {
         let named = |what: String| format!("{}: {what}", path.display());
         // Opening a pipe would wait for ever.
         if !std::fs::metadata(path).map_err(|e| named(e.to_string()))?.is_file() {
@@ -81,21 +103,60 @@ impl Past {
         if json.len() as u64 > MOST_BYTES {
             return Err(named(format!("must be at most {MOST_BYTES} bytes")));
         }
-        Past::parse(&json).map_err(named)
+        let table = path.extension().is_some_and(|end| end.eq_ignore_ascii_case("csv"));
+        if table { Past::parse_table(&json) } else { Past::parse(&json) }.map_err(named)
     }
 
     fn parse(json: &[u8]) -> Result<Past, String> {
         let past: Past = serde_json::from_slice(json).map_err(|e| format!("not a report of figures: {e}"))?;
-        let wrong = past.results.iter().find(|f| !(f.median_us.is_normal() && f.median_us > 0.0));
+        past.checked()
+    }
+
+    /// Lines of [`Entry`] under their names; `#` starts a comment.
+    fn parse_table(text: &[u8]) -> Result<Past, String> {
+        let mut reader = csv::ReaderBuilder::new().comment(Some(b'#')).trim(csv::Trim::All).from_reader(text);
+        let mut best: BTreeMap<(Line, Line, usize), Figure> = BTreeMap::new();
+        let mut gpu = None;
+        for entry in reader.deserialize() {
+            let e: Entry = entry.map_err(|e| format!("not a table of figures: {e}"))?;
+            gpu.get_or_insert(GpuName { name: e.gpu });
+            let (key, how) = ((e.op.clone(), e.shape.clone(), e.rows), Some(e.peer));
+            let slot = best.entry(key).or_insert_with(|| Figure {
+                op: e.op,
+                shape: e.shape,
+                rows: e.rows,
+                median_us: f64::MAX,
+                how: None,
+                warm_us: None,
+                floor_us: None,
+                goal_us: None,
+                bare_us: None,
+            });
+            // Not a minimum, which no number that is none would be.
+            if !(e.us >= slot.median_us) {
+                (slot.median_us, slot.how) = (e.us, how);
+            }
+            slot.goal_us = slot.goal_us.or(e.goal_us);
+            slot.bare_us = slot.bare_us.or(e.bare_us);
+        }
+        let machine = Setting { cpu: Line(String::new()), threads: None, gpu, version: None, date: None };
+        Past { name: Line("best peer".into()), machine, results: best.into_values().collect() }.checked()
+    }
+
+    fn checked(self) -> Result<Past, String> {
+        let past = self;
+        let good = |us: f64| us.is_normal() && us > 0.0;
+        let times = |f: &Figure| [Some(f.median_us), f.warm_us, f.floor_us, f.goal_us, f.bare_us];
+        let wrong = past.results.iter().find(|f| !times(f).into_iter().flatten().all(good));
         match wrong {
             Some(Figure { op: Line(op), shape: Line(shape), rows, .. }) => {
-                Err(format!("{op} {shape} rows {rows}: median_us must be a normal positive number"))
+                Err(format!("{op} {shape} rows {rows}: times must be normal positive numbers"))
             }
             None => Ok(past),
         }
     }
 
-    pub(super) fn figure(&self, (op, shape, rows): (&str, &str, usize)) -> Option<&Figure> {
+    pub(crate) fn figure(&self, (op, shape, rows): (&str, &str, usize)) -> Option<&Figure> {
         self.results.iter().find(|f| *f.op == *op && *f.shape == *shape && f.rows == rows)
     }
 }
@@ -123,10 +184,10 @@ mod tests {
             (r#"{"machine": {"cpu": "c", "threads": 2}}"#, "missing field `results`"),
             (
                 &GOOD.replace("12.5", "0"),
-                "top_k n 2048 random rows 8: median_us must be a normal positive number",
+                "top_k n 2048 random rows 8: times must be normal positive numbers",
             ),
-            (&GOOD.replace("12.5", "-1"), "median_us must be a normal"),
-            (&GOOD.replace("12.5", "1e-310"), "median_us must be a normal"),
+            (&GOOD.replace("12.5", "-1"), "times must be normal"),
+            (&GOOD.replace("12.5", "1e-310"), "times must be normal"),
             (&GOOD.replace("12.5", "-1e400"), "number out of range"),
             (&GOOD.replace("12.5", "\"fast\""), "invalid type"),
         ];
@@ -134,6 +195,37 @@ mod tests {
             let error = Past::parse(text.as_bytes()).unwrap_err();
             assert!(error.contains(want) && !error.contains('\n'), "{text}: {error}");
         }
+    }
+
+    const TABLE: &str = "# measured long ago\ngpu,op,shape,rows,peer,us,goal_us,bare_us\n\
+        NVIDIA H200,top_k,n 2048 random,8,CUB,10.5,2.8,1.7\nNVIDIA H200,top_k,n 2048 random,8,SGLang,3.0,,\n";
+
+    #[test]
+    fn of_a_table_the_best_peer_counts() {
+        let past = Past::parse_table(TABLE.as_bytes()).unwrap();
+        let figure = past.figure(("top_k", "n 2048 random", 8)).unwrap();
+        assert_eq!((figure.median_us, figure.how.as_deref()), (3.0, Some("SGLang")));
+        assert_eq!((figure.goal_us, figure.bare_us), (Some(2.8), Some(1.7)));
+        assert_eq!(&*past.machine.gpu.unwrap().name, "NVIDIA H200");
+        for (bad, want) in [("3.0", "NaN"), ("3.0", "0"), ("2.8", "-1")].map(|(from, to)| {
+            (TABLE.replace(from, to), "times must be normal")
+        }).into_iter().chain([(TABLE.replace(",us,", ",x,"), "missing field `us`")]) {
+            let error = Past::parse_table(bad.as_bytes()).unwrap_err();
+            assert!(error.contains(want) && !error.contains('\n'), "{bad}: {error}");
+        }
+    }
+
+    /// The table that ships, over shapes that are measured.
+    #[test]
+    fn the_shipped_table_is_of_our_cases() {
+        let past = Past::read(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../../data/peers/h200.csv")).unwrap();
+        let cases = super::super::cases::Case::all();
+        for f in &past.results {
+            let known = cases.iter().any(|case| case.op() == &*f.op && case.shape() == *f.shape);
+            assert!(known, "{} {}", &*f.op, &*f.shape);
+            assert!(f.goal_us.is_some_and(|goal| goal < f.median_us), "{} {} {}", &*f.op, &*f.shape, f.rows);
+        }
+        assert!(past.results.len() > 60);
     }
 
     #[test]

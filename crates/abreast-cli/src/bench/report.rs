@@ -1,16 +1,20 @@
 //! The figures of a run.
 
 use super::cases::Case;
-use super::ceiling::{Bound, Ceilings};
+use super::ceiling::{Bound, Ceilings, Unit};
 use super::machine::Machine;
 use super::measure::Measured;
 use super::past::Past;
-use serde::Serialize;
+use abreast::Method;
+use serde::{Serialize, Serializer};
 
 /// A whole run, as `--json` prints it.
 #[derive(Serialize)]
 pub(super) struct Report {
     pub(super) machine: Machine,
+    /// `fast` or `reference`: of the operations that have a choice.
+    #[serde(serialize_with = "lowercase")]
+    pub(super) method: Method,
     pub(super) ceilings: Ceilings,
     /// Names of the peers that the results are held against.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -74,17 +78,23 @@ pub(super) struct Compared {
     pub(super) ratio: f64,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) how: Option<String>,
+    /// What we want to reach, and what a kernel takes that only reads what the operation must.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) goal_us: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) bare_us: Option<f64>,
 }
 
 impl Record {
     pub(super) fn new(
         case: Case,
         (rows, requests): (usize, usize),
-        (m, c): (&Measured, &Ceilings),
+        (m, c, method): (&Measured, &Ceilings, Method),
     ) -> Record {
         let seconds = m.joint.median * 1e-6;
         let data_bytes = case.request_bytes() * requests;
-        let floor = |bytes| c.floor(m.cost, (bytes, case.traffic()));
+        let unit = if method == Method::Fast && case.is_product() { Unit::Matrix } else { Unit::Vector };
+        let floor = |bytes| c.floor(m.cost, (bytes, case.traffic(), unit));
         let gpu = m.gpu.map(|gpu| GpuRecord {
             turn_bytes: gpu.turn_bytes,
             cold: gpu.cold,
@@ -126,6 +136,12 @@ impl Record {
     fn compared(&self, past: &Past) -> Option<Compared> {
         let then = past.figure((self.op, &self.shape, self.rows))?;
         let ratio = self.median_us / then.median_us;
-        Some(Compared { median_us: then.median_us, ratio, how: then.how.as_deref().map(str::to_owned) })
+        let (goal_us, bare_us) = (then.goal_us, then.bare_us);
+        let how = then.how.as_deref().map(str::to_owned);
+        Some(Compared { median_us: then.median_us, ratio, how, goal_us, bare_us })
     }
+}
+
+fn lowercase<S: Serializer>(method: &Method, to: S) -> Result<S::Ok, S::Error> {
+    to.serialize_str(&format!("{method:?}").to_lowercase())
 }

@@ -11,8 +11,6 @@ use std::time::{Duration, Instant};
 const COLD: usize = 3;
 /// The most calls of a step. Calls that touch little are cold no longer then, and the report says so.
 const MOST_CALLS: usize = 512;
-/// The most memory for inputs, unless two sets need more.
-const MOST_BYTES: usize = 1 << 30;
 /// About the longest replay. Kernels that nobody has tuned take milliseconds, and caches matter little to them.
 const LONGEST_REPLAY: Duration = Duration::from_millis(50);
 const WARM_CALLS: usize = 24;
@@ -24,7 +22,8 @@ const HOST_SAMPLES: usize = 11;
 /// bytes, and the second-level cache has so many.
 pub(super) fn sets(case: Case, rows: usize, (touched, l2): (usize, usize)) -> usize {
     let cold = 1 + (COLD * l2).div_ceil((rows * touched).max(1));
-    cold.min(MOST_CALLS).min(MOST_BYTES / (rows * case.request_bytes())).max(2)
+    // Not more than half of the most memory, unless two sets need more.
+    cold.min(MOST_CALLS).min(case.most_bytes() / 2 / (rows * case.request_bytes())).max(2)
 }
 
 /// Times calls of `rows` rows for about `budget`; `cache` is what [`sets`] needs.
@@ -121,6 +120,7 @@ fn host(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use abreast::Method;
 
     const L2: usize = 60 << 20;
 
@@ -131,7 +131,7 @@ mod tests {
         let touched = 786_432;
         let sets_of = |rows| sets(attention, rows, (touched, L2));
         assert!(
-            (sets_of(1) - 1) * touched >= COLD * L2 && sets_of(1) * attention.request_bytes() <= MOST_BYTES
+            (sets_of(1) - 1) * touched >= COLD * L2 && sets_of(1) * attention.request_bytes() <= 1 << 30
         );
         assert_eq!(sets_of(128), 3);
         assert_eq!(sets_of(1024), 2);
@@ -139,7 +139,7 @@ mod tests {
         let layout = abreast::StateLayout::Ring;
         let compress = Case::Compress { ratio: 128, d: 512, layout, block: false };
         let held = sets(compress, 128, (8192, L2)) * 128 * compress.request_bytes();
-        assert!(held <= MOST_BYTES && held > MOST_BYTES / 2);
+        assert!(held <= 1 << 30 && held > 1 << 29);
     }
 
     /// The CPU runs steps too: every case fits its limits, and every figure is there.
@@ -148,7 +148,7 @@ mod tests {
         let device = Device::cpu().unwrap();
         let small = |case: &Case| case.request_bytes() < 1 << 20;
         for case in Case::all().into_iter().filter(small) {
-            let mut inputs = Inputs::load(case, (&device, 4)).unwrap();
+            let mut inputs = Inputs::load(case, (&device, Method::Reference, 4)).unwrap();
             let m = measure((&device, &mut inputs), (case, 2, (0, 0)), Duration::ZERO).unwrap();
             let gpu = m.gpu.unwrap();
             assert_eq!((m.joint.samples, m.solo.samples, gpu.warm.samples), (REPLAYS, REPLAYS, REPLAYS));

@@ -16,14 +16,16 @@ pub(super) fn render(report: &Report) -> String {
     };
     let memory: Vec<String> = c.memory.iter().map(level).collect();
     let driver = m.gpu.as_ref().map_or(String::new(), |gpu| format!("; driver {}", gpu.driver));
+    let matrix = c.matrix_gflops.map_or(String::new(), |rate| format!("; bf16 matrices {rate:.0} GFLOP/s"));
     let least =
         c.least_call_us.map_or(String::new(), |us| format!("; the smallest call of a step {}", time(us)));
     format!(
-        "{} ({}); {}{driver}; abreast {}; {}\nceilings: f32 fused multiply-add {} GFLOP/s ({}); memory read/copy {} GB/s{least}\n\n{}{}",
+        "{} ({}); {}{driver}; abreast {}, method {:?}; {}\nceilings: f32 fused multiply-add {} GFLOP/s ({}){matrix}; memory read/copy {} GB/s{least}\n\n{}{}",
         m.cpu,
         m.arch,
         m.device,
         m.version,
+        report.method,
         m.date,
         rates.join(", "),
         c.fma_from,
@@ -65,6 +67,11 @@ fn lines(report: &Report) -> Vec<Vec<String>> {
     for peer in &report.peers {
         head.extend([peer.clone(), "ours/peer".into(), "its way".into()]);
     }
+    let compared = |r: &Record| r.peers.iter().flatten().find(|peer| peer.goal_us.is_some()).cloned();
+    let with_goals = report.results.iter().any(|r| compared(r).is_some());
+    if with_goals {
+        head.extend(["bare reads".into(), "goal".into(), "ours/goal".into()]);
+    }
     let line = |r: &Record| {
         let mut line = figures(r);
         if with_baseline {
@@ -73,6 +80,13 @@ fn lines(report: &Report) -> Vec<Vec<String>> {
         for peer in &r.peers {
             line.extend(peer.as_ref().map_or(none(3), |p| {
                 vec![time(p.median_us), format!("{:.2}", p.ratio), p.how.clone().unwrap_or_default()]
+            }));
+        }
+        if with_goals {
+            let shown = |us: Option<f64>| us.map_or("-".into(), time);
+            line.extend(compared(r).map_or(none(3), |c| {
+                let share = c.goal_us.map_or("-".into(), |goal| format!("{:.2}", r.median_us / goal));
+                vec![shown(c.bare_us), shown(c.goal_us), share]
             }));
         }
         line
@@ -165,10 +179,10 @@ mod tests {
     use super::super::machine::{GpuModel, Machine};
     use super::super::measure::{Measured, OnGpu, Timing};
     use super::*;
-    use abreast::{Cost, Device, Gpu};
+    use abreast::{Cost, Device, Gpu, Method};
 
     fn compared(ratio: f64) -> Compared {
-        Compared { median_us: 10.0, ratio, how: None }
+        Compared { median_us: 10.0, ratio, how: None, goal_us: None, bare_us: None }
     }
 
     #[test]
@@ -215,14 +229,15 @@ mod tests {
             fma_gflops: 1.0,
             fma_gflops_of: [("sm_90".to_owned(), 1.0)].into(),
             fma_from: "properties",
+            matrix_gflops: Some(1e6),
             least_call_us: Some(1.5),
             memory: vec![Bandwidth { bytes: 8 << 20, read_gbs: None, copy_gbs: 2000.0 }],
         };
-        let record = Record::new(Case::GatherRows { n: 512 }, (2, 4), (&m, &ceilings));
-        let text = render(&Report { machine, ceilings, peers: vec![], results: vec![record] });
-        assert!(text.contains("CUDA 13.0; abreast"), "{text}");
+        let record = Record::new(Case::GatherRows { n: 512 }, (2, 4), (&m, &ceilings, Method::Fast));
+        let text = render(&Report { machine, method: Method::Fast, ceilings, peers: vec![], results: vec![record] });
+        assert!(text.contains("CUDA 13.0; abreast") && text.contains(", method Fast; "), "{text}");
         assert!(
-            text.contains("sm_90 1 GFLOP/s (properties); memory read/copy 8 MiB -/2000 GB/s; the"),
+            text.contains("sm_90 1 GFLOP/s (properties); bf16 matrices 1000000 GFLOP/s; memory read/copy 8 MiB -/2000 GB/s; the"),
             "{text}"
         );
         let cells = ["2", "4.00 µs *", "1.00 µs to 3.00 µs", "2.00 µs memory", "2.00", "-", "1000", "2.00x"];

@@ -6,11 +6,12 @@ use super::machine::{self, Machine};
 use super::measure::{self, Measured};
 use super::{Args, Case, gpu, steps};
 use crate::backend::BackendName;
-use abreast::{CpuOptions, Device, Gpu, Isa, Result};
+use abreast::{CpuOptions, Device, Gpu, Isa, Method, Result};
 use std::time::Duration;
 
 pub(super) struct Target {
     device: Device,
+    method: Method,
     kind: Kind,
 }
 
@@ -29,11 +30,12 @@ impl Target {
             let threads = args.threads.unwrap_or_else(machine::cores);
             let options = CpuOptions { isa: Some(isa), threads: Some(threads) };
             let device = Device::cpu_with(options).map_err(|e| e.to_string())?;
-            return Ok(Target { device, kind: Kind::Cpu { isa, threads } });
+            let kind = Kind::Cpu { isa, threads };
+            return Ok(Target { device, method: args.method.into(), kind });
         }
         let device = args.backend.open()?;
         let gpu = device.gpu().ok_or("bench: the driver describes no GPU")?;
-        Ok(Target { device, kind: Kind::Gpu(gpu) })
+        Ok(Target { device, method: args.method.into(), kind: Kind::Gpu(gpu) })
     }
 
     pub(super) fn machine(&self) -> Machine {
@@ -52,7 +54,7 @@ impl Target {
 
     /// The inputs of a case for calls of so many rows.
     pub(super) fn load(&self, case: Case, rows: &[usize]) -> Result<Loaded<'_>> {
-        let load = |requests| Inputs::load(case, (&self.device, requests));
+        let load = |requests| Inputs::load(case, (&self.device, self.method, requests));
         let (touched, requests) = match &self.kind {
             // As many requests for few rows as for many, so that a figure does not depend on the others asked for.
             Kind::Cpu { .. } => (0, rows.iter().copied().chain(case.rows(false)).max()),

@@ -18,26 +18,42 @@ struct Row {
     u64 out;                    // bf16 [outputs][d], from this row's first on
     u64 status;                 // u32 of this row, or 0
     u32 start, tokens, state_rows, ratio;
+    u32 phase, place;           // start mod ratio, start mod state_rows
     int d, ring, every_token;   // d is 0 in a padding entry
     float epsilon;
+    int pad[2];
 };
+
+// Where a token stands: its position, that within its block, and its row of a ring.
+struct Place {
+    u32 position, phase, row;
+};
+
+// The row of a ring `back` tokens before; the ring has more.
+static __device__ __forceinline__ u32 before(const Row& row, Place at, u32 back) {
+    return at.row >= back ? at.row - back : at.row + row.state_rows - back;
+}
+
+// Memory of the device, which the compiler cannot know of an address from the table.
+template <typename T>
+static __device__ __forceinline__ T* global(u64 address) { return (T*)__cvta_global_to_generic(address); }
 
 // One token's inputs and what the state keeps of it, one feature.
 struct Token {
     float kv, score;
 };
 
-static __device__ __forceinline__ Token take(const Row& row, u32 token, u32 t, int features, int g) {
+static __device__ __forceinline__ Token take(const Row& row, u32 token, u32 phase, int features, int g) {
     u64 at = (u64)token * features + g;
-    float kv = ((const float*)row.kv)[at], score = ((const float*)row.score)[at];
-    float biased = __fadd_rn(score, ((const float*)row.ape)[(u64)t * features + g]);
+    float kv = global<float>(row.kv)[at], score = global<float>(row.score)[at];
+    float biased = __fadd_rn(score, global<float>(row.ape)[(u64)phase * features + g]);
     bool legal = finite(kv) && finite(score) && biased == biased;
     return {finite(kv) ? kv : 0.0f, legal ? biased : F32_NAN};
 }
 
 static __device__ __forceinline__ void keep(const Row& row, u64 at, Token token) {
-    ((float*)row.kv_state)[at] = token.kv;
-    ((float*)row.score_state)[at] = token.score;
+    global<float>(row.kv_state)[at] = token.kv;
+    global<float>(row.score_state)[at] = token.score;
 }
 
 // Slots of the window that a thread has.
@@ -72,13 +88,13 @@ static __device__ __forceinline__ u32 parts() {
 
 static __device__ __forceinline__ void arrive_at_row() {
 #if __CUDA_ARCH__ >= 900
-    asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+    asm volatile("barrier.cluster.arrive.release;" ::: "memory");
 #endif
 }
 
 static __device__ __forceinline__ void wait_for_row() {
 #if __CUDA_ARCH__ >= 900
-    asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+    asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
 #endif
 }
 
@@ -101,9 +117,10 @@ static __device__ __forceinline__ void give(bf16* at, bf16 c) {
 #endif
 }
 
+template <int BYTES>
 static __device__ __forceinline__ void copy_async(float* to, const float* from) {
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 4;"
-                 :: "r"((u32)__cvta_generic_to_shared(to)), "l"(from) : "memory");
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2;"
+                 :: "r"((u32)__cvta_generic_to_shared(to)), "l"(from), "n"(BYTES));
 }
 
 // All groups of copies but the newest `PENDING` have come.
@@ -120,13 +137,18 @@ static __device__ __forceinline__ bf16 pooled(float numerator, float denominator
     return finite(c) ? narrow(c) : (bf16)0x7fc0u;
 }
 
-// The row's entry from what all parts pooled: mean of squares, norm. Returns its faults. Every warp finds the mean by itself.
+// The row's entry from what all parts pooled: mean of squares, norm. Returns its faults.
 static __device__ __forceinline__ u32 normalise(const Row& row, const float* norm, const bf16* c, bf16* out) {
-    float p = 0.0f;
-    for (int f = lane(); f < row.d; f += WARP) p = __fmaf_rn(widen(c[f]), widen(c[f]), p);
-    // The tree's sum in every lane: addition commutes.
-    for (int s = WARP / 2; s > 0; s /= 2) p = __fadd_rn(p, __shfl_xor_sync(FULL, p, s));
-    float mean = __fdiv_rn(p, (float)row.d);
+    __shared__ float mean_of_squares;
+    if (warp() == 0) {
+        float p = 0.0f;
+#pragma unroll 8
+        for (int f = lane(); f < row.d; f += WARP) p = __fmaf_rn(widen(c[f]), widen(c[f]), p);
+        p = tree(p);
+        if (lane() == 0) mean_of_squares = __fdiv_rn(p, (float)row.d);
+    }
+    __syncthreads();
+    float mean = mean_of_squares;
     float r = __fdiv_rn(1.0f, __fsqrt_rn(__fadd_rn(mean, row.epsilon)));
     bool bad = !finite(mean);
     for (int f = threadIdx.x; f < row.d; f += blockDim.x) {
@@ -142,50 +164,53 @@ static __device__ __forceinline__ u32 normalise(const Row& row, const float* nor
 
 // Blocks of a ratio that overlap: the whole row in one block, a feature's two halves and its window in one thread, so that
 // nobody waits for another's state.
-static __device__ __forceinline__ void pool_overlapped(const Row& row, u32 token, bool ends, bf16* c) {
-    const int ratio = SLOTS / 2, features = 2 * row.d;
-    u32 position = row.start + token, t = position % ratio;
-    u64 place = row.ring ? position % row.state_rows : ratio + t;
-    const float* kv_state = (const float*)row.kv_state;
-    const float* score_state = (const float*)row.score_state;
+template <bool IN_RING>
+static __device__ __forceinline__ void pool_overlapped(const Row& row, u32 token, Place now, bool ends, bf16* c) {
+    const int ratio = SLOTS / 2;
+    u64 d = row.d, features = 2 * d;
+    u64 place = (IN_RING ? now.row : ratio + now.phase) * features;
+    const float* kv_state = global<float>(row.kv_state);
+    const float* score_state = global<float>(row.score_state);
+    // In a ring the first block has nothing before it.
+    bool first = IN_RING && now.position < ratio;
+    u64 oldest = IN_RING ? before(row, now, first ? ratio - 1 : SLOTS - 1) * features : 0;
     for (int f = threadIdx.x; f < row.d; f += blockDim.x) {
         Slots slots;
         // What moves at the block's end in the shifted layout, beside what is pooled: the current block's first half.
         Slots moved;
         if (ends) {
-            // In a ring the first block has nothing before it.
-            bool first = row.ring && position < (u32)ratio;
-            u32 at = row.ring && !first ? (position - (SLOTS - 1)) % row.state_rows : 0;
+            u64 at = oldest, end = row.state_rows * features;
 #pragma unroll
             for (int i = 0; i < SLOTS - 1; i++) {
-                bool absent = first && i < ratio;
-                u64 slot = (u64)at * features + (i < ratio ? f : row.d + f);
-                slots.kv[i] = absent ? 0.0f : kv_state[slot];
-                slots.score[i] = absent ? -F32_INF : score_state[slot];
-                if (!absent && ++at == row.state_rows) at = 0;
-            }
-            if (!row.ring) {
-#pragma unroll
-                for (int i = 0; i < ratio - 1; i++) {
-                    moved.kv[i] = kv_state[(u64)(ratio + i) * features + f];
-                    moved.score[i] = score_state[(u64)(ratio + i) * features + f];
+                u64 slot = at + f + (i < ratio ? 0 : d);
+                slots.kv[i] = kv_state[slot];
+                slots.score[i] = score_state[slot];
+                if (!IN_RING && i >= ratio) {
+                    moved.kv[i - ratio] = kv_state[at + f];
+                    moved.score[i - ratio] = score_state[at + f];
                 }
+                at += i < ratio && first ? 0 : features;
+                if (IN_RING && at == end) at = 0;
             }
         }
-        Token low = take(row, token, t, features, f), high = take(row, token, t, features, row.d + f);
-        keep(row, place * features + f, low);
-        keep(row, place * features + row.d + f, high);
+        Token low = take(row, token, now.phase, features, f), high = take(row, token, now.phase, features, d + f);
+        keep(row, place + f, low);
+        keep(row, place + d + f, high);
         if (!ends) continue;
         slots.kv[SLOTS - 1] = high.kv;
         slots.score[SLOTS - 1] = high.score;
-        if (!row.ring) {
+        if (!IN_RING) {
             moved.kv[ratio - 1] = low.kv;
             moved.score[ratio - 1] = low.score;
 #pragma unroll
             for (int i = 0; i < ratio; i++) {
-                keep(row, (u64)i * features + f, {moved.kv[i], moved.score[i]});
-                keep(row, (u64)i * features + row.d + f, {slots.kv[ratio + i], slots.score[ratio + i]});
+                keep(row, i * features + f, {moved.kv[i], moved.score[i]});
+                keep(row, i * features + d + f, {slots.kv[ratio + i], slots.score[ratio + i]});
             }
+        }
+#pragma unroll
+        for (int i = 0; i < ratio; i++) {
+            if (first) slots.kv[i] = 0.0f, slots.score[i] = -F32_INF;
         }
         float most = -F32_INF;
 #pragma unroll
@@ -201,80 +226,110 @@ static __device__ __forceinline__ void pool_overlapped(const Row& row, u32 token
     }
 }
 
-// A state's slots of a window, from `first` on, as many as the window has before its last: copied, or handed to `look`.
-template <typename Look>
-static __device__ __forceinline__ void each_slot(const Row& row, u64 state, u32 position, u32 first, int f, Look look) {
-    u32 oldest = position + 1 - row.ratio;
-    u32 place = row.ring ? (oldest + first) % row.state_rows : first;
-    const float* at = (const float*)state + (u64)place * row.d + f;
-#pragma unroll 4
-    for (int i = 0; i < SLOTS; i++) {
-        if (first + i + 1 < row.ratio) look(i, at);
-        at += row.d;
-        if (row.ring && ++place == row.state_rows) place = 0, at = (const float*)state + f;
+// 32 features of CHUNK slots of a window.
+struct Tile {
+    float scores[CHUNK][WARP], values[CHUNK][WARP];
+};
+
+// Asks for the tile's slots of a warp, of features from f on: all but the window's last, which the token itself brings.
+static __device__ __forceinline__ void fetch(const Row& row, u32 oldest, u32 chunk, int f, Tile* tile) {
+    u32 rows = row.state_rows;
+    int count = (int)(row.ratio - 1 - chunk);  // slots of the state from the chunk on
+    const float* kv_state = global<float>(row.kv_state) + f;
+    const float* score_state = global<float>(row.score_state) + f;
+    u64 d = row.d;
+    auto at = [&](int slot) {
+        u32 place = oldest + chunk + slot;
+        return (place < rows ? place : place - rows) * d;
+    };
+    if ((row.kv_state | row.score_state) % 16 == 0) {
+        // A quarter of the warp's lanes is a slot's features, four at a time.
+        int column = lane() % 8 * 4;
+#pragma unroll
+        for (int i = 0; i < SLOTS; i += 4) {
+            int slot = warp() * SLOTS + i + lane() / 8;
+            if (slot >= count) break;
+            copy_async<16>(&tile->scores[slot][column], score_state + at(slot) + column);
+            copy_async<16>(&tile->values[slot][column], kv_state + at(slot) + column);
+        }
+    } else {
+        for (int slot = warp() * SLOTS; slot < min(warp() * SLOTS + SLOTS, count); slot++) {
+            copy_async<4>(&tile->scores[slot][lane()], score_state + at(slot) + lane());
+            copy_async<4>(&tile->values[slot][lane()], kv_state + at(slot) + lane());
+        }
     }
+    end_copies();
 }
 
-// Blocks that do not overlap: 32 features at a time, the parts in turn.
-static __device__ __forceinline__ void pool_plain(const Row& row, u32 token, bool ends, bf16* c) {
-    __shared__ float weights[CHUNK][WARP], values[CHUNK][WARP], mosts[PLAIN_WARPS][WARP];
-    u32 position = row.start + token, t = position % row.ratio;
-    u64 place = row.ring ? position % row.state_rows : t;
-    u32 own = t % CHUNK, first = warp() * SLOTS;
-    int l = lane();
-    float (*my_weights)[WARP] = weights + first, (*my_values)[WARP] = values + first;
-    for (int f = part() * WARP + l; f < row.d; f += parts() * WARP) {
-        auto copy_scores = [&](u32 chunk) {
-            each_slot(row, row.score_state, position, chunk + first, f,
-                      [&](int i, const float* at) { copy_async(&my_weights[i][l], at); });
-            end_copies();
-        };
-        auto copy_values = [&](u32 chunk) {
-            each_slot(row, row.kv_state, position, chunk + first, f,
-                      [&](int i, const float* at) { copy_async(&my_values[i][l], at); });
-            end_copies();
-        };
-        if (ends) copy_scores(0), copy_values(0);
+// The largest score of a warp's slots beyond the first chunk, where a window has more.
+static __device__ float most_of_later_chunks(const Row& row, u32 oldest, int f) {
+    float most = -F32_INF;
+    for (u32 slot = CHUNK + warp(); slot + 1 < row.ratio; slot += PLAIN_WARPS) {
+        u32 place = oldest + slot;
+        if (place >= row.state_rows) place -= row.state_rows;
+        most = fmaxf(most, global<float>(row.score_state)[(u64)place * row.d + f]);
+    }
+    return most;
+}
+
+// Blocks that do not overlap: 32 features at a time, the parts in turn; while a tile is pooled the next one comes.
+static __device__ __forceinline__ void pool_plain(const Row& row, u32 token, Place now, bool ends, bf16* c, Tile* tiles) {
+    __shared__ float mosts[PLAIN_WARPS][WARP];
+    u32 ratio = row.ratio, own = now.phase % CHUNK;
+    u32 oldest = row.ring ? before(row, now, ratio - 1) : 0;
+    u64 place = row.ring ? now.row : now.phase;
+    int d = row.d, stride = parts() * WARP, first = warp() * SLOTS;
+    if (ends) fetch(row, oldest, 0, part() * WARP, tiles);
+    for (int base = part() * WARP, n = 0; base < d; base += stride, n++) {
+        int f = base + lane();
+        Tile* tile = tiles + n % 2;
+        if (ends && base + stride < d) fetch(row, oldest, 0, base + stride, tiles + (n + 1) % 2);
+        else end_copies();
         // The warp whose slot the token is.
+        bool mine = warp() == own / SLOTS;
         Token brought = {0.0f, -F32_INF};
-        if (warp() == own / SLOTS) {
-            brought = take(row, token, t, row.d, f);
-            keep(row, place * row.d + f, brought);
+        if (mine) {
+            brought = take(row, token, now.phase, d, f);
+            keep(row, place * d + f, brought);
         }
         if (!ends) continue;
-        float most = brought.score;
-        for (u32 chunk = CHUNK; chunk < row.ratio; chunk += CHUNK) {
-            each_slot(row, row.score_state, position, chunk + first, f,
-                      [&](int, const float* at) { most = fmaxf(most, *at); });
-        }
-        wait_for_copies<1>();
-#pragma unroll
-        for (int i = 0; i < SLOTS; i++) {
-            if (first + i + 1 < row.ratio) most = fmaxf(most, my_weights[i][l]);
-        }
-        mosts[warp()][l] = most;
-        __syncthreads();
-#pragma unroll
-        for (int w = 0; w < PLAIN_WARPS; w++) most = fmaxf(most, mosts[w][l]);
+        float most = ratio > CHUNK ? fmaxf(brought.score, most_of_later_chunks(row, oldest, f)) : brought.score;
         float numerator = 0.0f, denominator = 0.0f;
-        for (u32 chunk = 0; chunk < row.ratio; chunk += CHUNK) {
-            if (chunk > 0) copy_scores(chunk), copy_values(chunk);
-            wait_for_copies<0>();
-            u32 count = min(row.ratio - chunk, (u32)CHUNK);
-            if (row.ratio - chunk <= CHUNK && warp() == own / SLOTS) {
-                weights[own][l] = brought.score;
-                values[own][l] = brought.kv;
+        for (u32 chunk = 0; chunk < ratio; chunk += CHUNK) {
+            int count = min(ratio - chunk, (u32)CHUNK);
+            if (chunk == 0) {
+                wait_for_copies<1>();
+            } else {
+                fetch(row, oldest, chunk, base, tile);
+                wait_for_copies<0>();
+            }
+            __syncwarp();
+            if (mine && chunk + own + 1 == ratio) {
+                tile->scores[own][lane()] = brought.score;
+                tile->values[own][lane()] = brought.kv;
+            }
+            if (chunk == 0) {
+#pragma unroll
+                for (int i = 0; i < SLOTS; i++) {
+                    if (first + i < count) most = fmaxf(most, tile->scores[first + i][lane()]);
+                }
+                mosts[warp()][lane()] = most;
+                __syncthreads();
+#pragma unroll 8
+                for (int w = 0; w < PLAIN_WARPS; w++) most = fmaxf(most, mosts[w][lane()]);
             }
 #pragma unroll 4
             for (int i = 0; i < SLOTS; i++) {
-                if (first + i < count) my_weights[i][l] = weigh(my_weights[i][l], most);
+                float* score = &tile->scores[first + i][lane()];
+                if (first + i < count) *score = weigh(*score, most);
             }
             __syncthreads();
             if (warp() == 0) {
 #pragma unroll 8
-                for (u32 i = 0; i < count; i++) {
-                    denominator = __fadd_rn(denominator, weights[i][l]);
-                    numerator = __fmaf_rn(weights[i][l], values[i][l], numerator);
+                for (int i = 0; i < count; i++) {
+                    float weight = tile->scores[i][lane()];
+                    denominator = __fadd_rn(denominator, weight);
+                    numerator = __fmaf_rn(weight, tile->values[i][lane()], numerator);
                 }
             }
             __syncthreads();
@@ -283,13 +338,18 @@ static __device__ __forceinline__ void pool_plain(const Row& row, u32 token, boo
     }
 }
 
-template <bool OVERLAPPED>
+enum Kind { PLAIN, RING, SHIFTED };
+
+template <Kind KIND>
 static __device__ __forceinline__ void compress(const Row* table, u32 r) {
-    extern __shared__ float norms[];  // f32 [d], then twice bf16 [d]: what is pooled of a block and of the one before
+    // f32 [d]; twice bf16 [d], what is pooled of a block and of the one before; two tiles.
+    extern __shared__ float4 shared[];
     __shared__ Row row;
     const int words = sizeof(Row) / sizeof(u32);
     if (threadIdx.x < words) ((u32*)&row)[threadIdx.x] = ((const u32*)&table[r])[threadIdx.x];
     __syncthreads();
+    float* norms = (float*)shared;
+    bf16* pools = (bf16*)(norms + row.d);
     bool one = parts() == 1;
     // Nobody writes to a block that has not started.
     if (!one) arrive_at_row();
@@ -298,20 +358,21 @@ static __device__ __forceinline__ void compress(const Row* table, u32 r) {
     if (!one) wait_for_row();
     if (row.d == 0) return;
     // Asked for now, needed last.
-    if (part() == 0 && row.start % row.ratio + row.tokens >= row.ratio) {
-        for (int f = threadIdx.x; f < row.d; f += blockDim.x) copy_async(&norms[f], (const float*)row.norm + f);
+    if (part() == 0 && row.phase + row.tokens >= row.ratio) {
+        for (int f = threadIdx.x; f < row.d; f += blockDim.x) copy_async<4>(&norms[f], global<float>(row.norm) + f);
         end_copies();
     }
-    bf16* out = (bf16*)row.out;
+    bf16* out = global<bf16>(row.out);
     u32 faults = 0, blocks = 0;
+    Place now = {row.start, row.phase, row.place};
     for (u32 token = 0; token < row.tokens; token++) {
         // What other threads kept of the tokens before is in the state.
-        if (!OVERLAPPED && token > 0) __syncthreads();
-        bool ends = (row.start + token + 1) % row.ratio == 0;
+        if (KIND == PLAIN && token > 0) __syncthreads();
+        bool ends = now.phase + 1 == row.ratio;
         // The first part still reads the last block's when the others pool this one.
-        bf16* c = (bf16*)(norms + row.d) + blocks % 2 * row.d;
-        if (OVERLAPPED) pool_overlapped(row, token, ends, c);
-        else pool_plain(row, token, ends, c);
+        bf16* c = pools + blocks % 2 * row.d;
+        if (KIND != PLAIN) pool_overlapped<KIND == RING>(row, token, now, ends, c);
+        else pool_plain(row, token, now, ends, c, (Tile*)(pools + 2 * row.d));
         if (ends) {
             wait_for_copies<0>();
             sync_row(one);
@@ -321,14 +382,21 @@ static __device__ __forceinline__ void compress(const Row* table, u32 r) {
             for (int f = threadIdx.x; f < row.d; f += blockDim.x) out[f] = 0;
         }
         if (ends || row.every_token) out += row.d;
+        now.position++;
+        if (++now.phase == row.ratio) now.phase = 0;
+        if (++now.row == row.state_rows) now.row = 0;
     }
     if (part() == 0 && threadIdx.x == 0 && row.status) *(u32*)row.status = faults;
 }
 
-extern "C" __global__ void __launch_bounds__(OVERLAPPED_THREADS, 2) compress_overlapped(const Row* table, char*, u32 blocks_x) {
-    compress<true>(table, BLOCK_Y);
+extern "C" __global__ void __launch_bounds__(PLAIN_WARPS * WARP, 2) compress_plain(const Row* table, char*, u32 blocks_x) {
+    compress<PLAIN>(table, BLOCK_Y);
 }
 
-extern "C" __global__ void __launch_bounds__(PLAIN_WARPS * WARP, 3) compress_plain(const Row* table, char*, u32 blocks_x) {
-    compress<false>(table, BLOCK_Y);
+extern "C" __global__ void __launch_bounds__(OVERLAPPED_THREADS, 2) compress_ring(const Row* table, char*, u32 blocks_x) {
+    compress<RING>(table, BLOCK_Y);
+}
+
+extern "C" __global__ void __launch_bounds__(OVERLAPPED_THREADS, 1) compress_shifted(const Row* table, char*, u32 blocks_x) {
+    compress<SHIFTED>(table, BLOCK_Y);
 }

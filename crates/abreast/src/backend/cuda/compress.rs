@@ -24,22 +24,28 @@ struct Row {
     tokens: u32,
     state_rows: u32,
     ratio: u32,
+    phase: u32,
+    place: u32,
     d: i32,
     ring: i32,
     every_token: i32,
     epsilon: f32,
+    pad: [i32; 2],
 }
 
 /// Threads of a block, as in the kernels.
 const OVERLAPPED_THREADS: usize = 512;
 const PLAIN_THREADS: usize = 512;
-/// The most blocks of one row.
+/// Two tiles, one pooled and one on its way: scores and values of 128 slots, 32 features.
+const TILES: usize = 2 * 2 * 128 * PARTIALS * size_of::<f32>();
+/// Blocks that fill a GPU, and the most of one row.
+const BLOCKS: usize = 256;
 const MOST_PARTS: usize = 16;
 
 pub(super) fn plan(mut op: Checked<Compress<'_, '_>>, target: Target) -> Plan {
     let (rows, [_, d]) = (target.room.rows(op.rows.len()), op.out.shape());
     let overlapped = op.ratio as usize == OVERLAP_RATIO;
-    let (out, status) = (op.out.as_mut_ptr() as u64, status(&op.status));
+    let (ratio, out, status) = (op.ratio, op.out.as_mut_ptr() as u64, status(&op.status));
     let shared = Row {
         ape: op.ape.as_ptr() as u64,
         norm: op.norm.as_ptr() as u64,
@@ -60,32 +66,32 @@ pub(super) fn plan(mut op: Checked<Compress<'_, '_>>, target: Target) -> Plan {
         start: row.start_pos,
         tokens: row.tokens() as u32,
         state_rows: row.kv_state.shape()[0] as u32,
+        phase: row.start_pos % ratio,
+        place: (row.start_pos as usize % row.kv_state.shape()[0]) as u32,
         ..shared
     });
     let mut plan = Plan::default();
     let table = plan.push(&(), (listed, Row::zeroed(), rows));
-    // Blocks that overlap are small. Of others a row is more than one multiprocessor should bring.
-    let parts = if overlapped || !target.chip.hopper { 1 } else { parts(d) };
-    let (kernel, threads) = if overlapped {
-        ("compress_overlapped", d.min(OVERLAPPED_THREADS))
+    let shared = d * (size_of::<f32>() + 2 * size_of::<bf16>());
+    let launch = Launch { grid: [1, rows as u32], table, entry: size_of::<Row>(), ..Launch::PLAIN };
+    let launch = Launch { overlaps: target.chip.hopper, ..launch };
+    plan.launch(if overlapped {
+        let kernel = if op.layout == StateLayout::Ring { "compress_ring" } else { "compress_shifted" };
+        let threads = d.min(OVERLAPPED_THREADS) as u32;
+        Launch { kernel: ("compress", kernel), threads, shared: shared as u32, ..launch }
     } else {
-        ("compress_plain", PLAIN_THREADS)
-    };
-    plan.launch(Launch {
-        kernel: ("compress", kernel),
-        grid: [parts, rows as u32],
-        threads: threads as u32,
-        shared: (d * (size_of::<f32>() + 2 * size_of::<bf16>())) as u32,
-        table,
-        entry: size_of::<Row>(),
-        cluster: parts,
-        overlaps: target.chip.hopper,
+        // Such a row is more than one multiprocessor should bring, where there are few.
+        let parts = if target.chip.hopper { parts(d, rows) } else { 1 };
+        let shared = (shared + TILES) as u32;
+        let threads = PLAIN_THREADS as u32;
+        let grid = [parts, rows as u32];
+        Launch { kernel: ("compress", "compress_plain"), grid, threads, shared, cluster: parts, ..launch }
     });
     plan
 }
 
 /// Every part has as many features as a warp at least.
-fn parts(d: usize) -> u32 {
-    let tiles = (d / PARTIALS).min(MOST_PARTS) as u32;
-    1 << tiles.ilog2()
+fn parts(d: usize, rows: usize) -> u32 {
+    let parts = (BLOCKS / rows.max(1)).clamp(1, MOST_PARTS).min(d / PARTIALS) as u32;
+    1 << parts.ilog2()
 }
