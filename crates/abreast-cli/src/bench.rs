@@ -8,7 +8,7 @@ mod joint;
 mod loops;
 mod machine;
 mod measure;
-mod past;
+pub(crate) mod past;
 mod report;
 mod steps;
 mod table;
@@ -107,7 +107,8 @@ pub(crate) fn run(args: Args) -> CommandResult {
         let mut loaded = target.load(case, &rows).map_err(text)?;
         for rows in rows {
             let measured = loaded.measure(rows, budget).map_err(text)?;
-            let mut record = Record::new(case, (rows, loaded.requests), (&measured, &report.ceilings, report.method));
+            let mut record =
+                Record::new(case, (rows, loaded.requests), (&measured, &report.ceilings, report.method));
             record.compare(baseline.as_ref(), &peers);
             report.results.push(record);
             bar.inc(1);
@@ -131,7 +132,9 @@ fn chosen(args: &Args) -> Result<Vec<(Case, Vec<usize>)>, String> {
         if bytes > case.most_bytes() {
             let (op, shape, most) = (case.op(), case.shape(), case.most_bytes() / case.request_bytes());
             let gib = case.most_bytes() >> 30;
-            return Err(format!("bench: {op} {shape}: rows must be at most {most}, so that {gib} GiB hold them"));
+            return Err(format!(
+                "bench: {op} {shape}: rows must be at most {most}, so that {gib} GiB hold them"
+            ));
         }
     }
     Ok(cases)

@@ -9,6 +9,7 @@ mod backend;
 mod bench;
 mod info;
 pub mod replay;
+mod report;
 mod verify;
 
 use clap::{Parser, Subcommand};
@@ -31,6 +32,8 @@ enum Command {
     Verify(verify::Args),
     /// Measure every operation
     Bench(bench::Args),
+    /// Turn reports of `bench --json` into one HTML page with plots
+    Report(report::Args),
     /// Show the version, the processor and the backends
     Info(info::Args),
 }
@@ -51,6 +54,7 @@ pub fn main() -> ExitCode {
         Command::Replay(args) => replay::run(args),
         Command::Verify(args) => verify::run(args),
         Command::Bench(args) => bench::run(args),
+        Command::Report(args) => report::run(args),
         Command::Info(args) => info::run(args),
     };
     match result {

@@ -9,14 +9,32 @@ use abreast::{
 /// One operation at one shape.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Case {
-    SparseAttention { width: usize },
-    IndexScores { keys: usize },
-    SelectKeys { keys: usize },
-    TopK { n: usize, scores: Scores },
-    Compress { ratio: usize, d: usize, layout: StateLayout, block: bool },
-    GatherRows { n: usize },
+    SparseAttention {
+        width: usize,
+    },
+    IndexScores {
+        keys: usize,
+    },
+    SelectKeys {
+        keys: usize,
+    },
+    TopK {
+        n: usize,
+        scores: Scores,
+    },
+    Compress {
+        ratio: usize,
+        d: usize,
+        layout: StateLayout,
+        block: bool,
+    },
+    GatherRows {
+        n: usize,
+    },
     /// A joint decode step at so many tokens of context.
-    Step { tokens: usize },
+    Step {
+        tokens: usize,
+    },
 }
 
 /// How the scores of a selection lie.

@@ -73,7 +73,7 @@ impl JointStep {
         let cache = (WINDOW + keys) * HEAD_DIM;
         let caches = (MOST_CACHES / (cache * size_of::<bf16>())).clamp(1, requests);
         let rng = &mut Rng::new(SEED);
-        let pieces = (keys * INDEX_DIM).div_ceil(PIECE).max(4).min(MOST_PIECES);
+        let pieces = (keys * INDEX_DIM).div_ceil(PIECE).clamp(4, MOST_PIECES);
         let pool = device.upload(&rng.bf16s(pieces * PIECE, 1.0))?;
         let window = |_| (0..WIDTH as i32).map(|slot| if slot < WINDOW as i32 { slot } else { -1 });
         let lists: Vec<i32> = (0..requests).flat_map(window).collect();
@@ -118,7 +118,8 @@ impl JointStep {
         self.steps = self.steps % STEPS + 1;
         let words = 2 * self.requests;
         let (before, own) = self.status.view_mut().split_at(self.steps * words);
-        let (main, index) = before.slice((self.steps - 1) * words..self.steps * words).slice(0..2 * n).split_at(n);
+        let (main, index) =
+            before.slice((self.steps - 1) * words..self.steps * words).slice(0..2 * n).split_at(n);
         let shape = [self.requests, HEADS, HEAD_DIM];
 
         let all = self.index_keys.view();
@@ -258,7 +259,9 @@ impl Requests for JointStep {
 
     #[cfg(test)]
     fn is_good(&self) -> bool {
-        [&self.status, &self.selected].iter().all(|words| words.read().is_ok_and(|w| w.iter().all(|w| *w == 0)))
+        [&self.status, &self.selected]
+            .iter()
+            .all(|words| words.read().is_ok_and(|w| w.iter().all(|w| *w == 0)))
     }
 }
 

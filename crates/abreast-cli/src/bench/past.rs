@@ -17,6 +17,7 @@ pub(crate) struct Past {
     #[serde(default = "nobody")]
     pub(crate) name: Line,
     pub(crate) machine: Setting,
+    pub(crate) method: Option<Line>,
     pub(crate) results: Vec<Figure>,
 }
 
@@ -132,15 +133,16 @@ impl Past {
                 goal_us: None,
                 bare_us: None,
             });
-            // Not a minimum, which no number that is none would be.
-            if !(e.us >= slot.median_us) {
+            // What is no number is refused below.
+            if e.us < slot.median_us || e.us.is_nan() {
                 (slot.median_us, slot.how) = (e.us, how);
             }
             slot.goal_us = slot.goal_us.or(e.goal_us);
             slot.bare_us = slot.bare_us.or(e.bare_us);
         }
         let machine = Setting { cpu: Line(String::new()), threads: None, gpu, version: None, date: None };
-        Past { name: Line("best peer".into()), machine, results: best.into_values().collect() }.checked()
+        Past { name: Line("best peer".into()), machine, method: None, results: best.into_values().collect() }
+            .checked()
     }
 
     fn checked(self) -> Result<Past, String> {
@@ -182,10 +184,7 @@ mod tests {
             ("", "EOF"),
             ("[1, 2", "not a report"),
             (r#"{"machine": {"cpu": "c", "threads": 2}}"#, "missing field `results`"),
-            (
-                &GOOD.replace("12.5", "0"),
-                "top_k n 2048 random rows 8: times must be normal positive numbers",
-            ),
+            (&GOOD.replace("12.5", "0"), "top_k n 2048 random rows 8: times must be normal positive numbers"),
             (&GOOD.replace("12.5", "-1"), "times must be normal"),
             (&GOOD.replace("12.5", "1e-310"), "times must be normal"),
             (&GOOD.replace("12.5", "-1e400"), "number out of range"),
@@ -207,9 +206,11 @@ mod tests {
         assert_eq!((figure.median_us, figure.how.as_deref()), (3.0, Some("SGLang")));
         assert_eq!((figure.goal_us, figure.bare_us), (Some(2.8), Some(1.7)));
         assert_eq!(&*past.machine.gpu.unwrap().name, "NVIDIA H200");
-        for (bad, want) in [("3.0", "NaN"), ("3.0", "0"), ("2.8", "-1")].map(|(from, to)| {
-            (TABLE.replace(from, to), "times must be normal")
-        }).into_iter().chain([(TABLE.replace(",us,", ",x,"), "missing field `us`")]) {
+        for (bad, want) in [("3.0", "NaN"), ("3.0", "0"), ("2.8", "-1")]
+            .map(|(from, to)| (TABLE.replace(from, to), "times must be normal"))
+            .into_iter()
+            .chain([(TABLE.replace(",us,", ",x,"), "missing field `us`")])
+        {
             let error = Past::parse_table(bad.as_bytes()).unwrap_err();
             assert!(error.contains(want) && !error.contains('\n'), "{bad}: {error}");
         }
@@ -218,7 +219,8 @@ mod tests {
     /// The table that ships, over shapes that are measured.
     #[test]
     fn the_shipped_table_is_of_our_cases() {
-        let past = Past::read(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../../data/peers/h200.csv")).unwrap();
+        let past =
+            Past::read(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../../data/peers/h200.csv")).unwrap();
         let cases = super::super::cases::Case::all();
         for f in &past.results {
             let known = cases.iter().any(|case| case.op() == &*f.op && case.shape() == *f.shape);

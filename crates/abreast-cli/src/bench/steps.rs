@@ -130,9 +130,7 @@ mod tests {
         let attention = Case::SparseAttention { width: 640 };
         let touched = 786_432;
         let sets_of = |rows| sets(attention, rows, (touched, L2));
-        assert!(
-            (sets_of(1) - 1) * touched >= COLD * L2 && sets_of(1) * attention.request_bytes() <= 1 << 30
-        );
+        assert!((sets_of(1) - 1) * touched >= COLD * L2 && sets_of(1) * attention.request_bytes() <= 1 << 30);
         assert_eq!(sets_of(128), 3);
         assert_eq!(sets_of(1024), 2);
         assert_eq!(sets(Case::GatherRows { n: 512 }, 1, (4096, L2)), MOST_CALLS);

@@ -234,7 +234,8 @@ mod tests {
             memory: vec![Bandwidth { bytes: 8 << 20, read_gbs: None, copy_gbs: 2000.0 }],
         };
         let record = Record::new(Case::GatherRows { n: 512 }, (2, 4), (&m, &ceilings, Method::Fast));
-        let text = render(&Report { machine, method: Method::Fast, ceilings, peers: vec![], results: vec![record] });
+        let text =
+            render(&Report { machine, method: Method::Fast, ceilings, peers: vec![], results: vec![record] });
         assert!(text.contains("CUDA 13.0; abreast") && text.contains(", method Fast; "), "{text}");
         assert!(
             text.contains("sm_90 1 GFLOP/s (properties); bf16 matrices 1000000 GFLOP/s; memory read/copy 8 MiB -/2000 GB/s; the"),

@@ -1,0 +1,116 @@
+//! `abreast report` as its users meet it.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+fn file(name: &str, content: &str) -> PathBuf {
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    std::fs::write(&path, content).unwrap();
+    path
+}
+
+fn report(arguments: &[&Path], output: &Path) -> Output {
+    let mut program = Command::new(env!("CARGO_BIN_EXE_abreast"));
+    program.arg("report").args(arguments).arg("-o").arg(output).output().unwrap()
+}
+
+/// Two shapes of one operation and one of another.
+fn figures(name: &str) -> String {
+    let figure = |op: &str, shape: &str, rows: usize, us: f64| {
+        format!(
+            r#"{{"op": "{op}", "shape": "{shape}", "rows": {rows}, "median_us": {us}, "warm_us": {}, "floor_us": 0.5}}"#,
+            us * 0.9
+        )
+    };
+    let results = [
+        figure("top_k", "n 2048 random", 1, 2.0),
+        figure("top_k", "n 2048 random", 8, 4.0),
+        figure("top_k", "n 16384 random", 8, 5.0),
+        figure("gather_rows", "n 512", 1, 0.7),
+    ];
+    let machine = r#"{"cpu": "c", "gpu": {"name": "NVIDIA H200"}, "version": "0.1.0", "date": "2026-11-30"}"#;
+    format!(
+        r#"{{"name": "{name}", "machine": {machine}, "method": "fast", "results": [{}]}}"#,
+        results.join(", ")
+    )
+}
+
+const PEERS: &str = "gpu,op,shape,rows,peer,us,goal_us,bare_us
+NVIDIA H200,top_k,n 2048 random,1,SGLang,2.5,1.5,1.1
+NVIDIA H200,top_k,n 2048 random,8,SGLang,3.0,3.5,1.7
+";
+
+#[test]
+fn a_page_has_a_plot_and_a_table_for_every_shape() {
+    let (ours, peers) = (file("report-ours.json", &figures("x")), file("report-peers.csv", PEERS));
+    let page = Path::new(env!("CARGO_TARGET_TMPDIR")).join("report.html");
+    let output = report(&[&ours, Path::new("--peers"), &peers], &page);
+    assert!(output.status.success(), "{output:?}");
+    let text = std::fs::read_to_string(page).unwrap();
+    let count = |what: &str| text.matches(what).count();
+    assert_eq!(
+        [count("<svg"), count("</svg>"), count("<table>"), count("<h3>"), count("<h2>")],
+        [3, 3, 3, 3, 2]
+    );
+    assert_eq!([count("<div"), count("<section>")], [count("</div>"), count("</section>")]);
+    for part in [
+        "NVIDIA H200, c, method fast, abreast 0.1.0, 2026-11-30",
+        "report-ours",
+        "bare reads",
+        "floor",
+        "rows",
+    ] {
+        assert!(text.contains(part), "{part}");
+    }
+    // Faster than the peer with one row, slower with eight; slower than the goal with both.
+    let line = |rows: usize| text.lines().find(|l| l.contains(&format!("<tr><td>{rows}</td>"))).unwrap();
+    assert!(
+        line(1).contains(
+            "<td>2.50</td><td class=\"better\">0.80</td><td>1.50</td><td class=\"worse\">1.33</td>"
+        )
+    );
+    assert!(
+        line(8)
+            .contains("<td>3.00</td><td class=\"worse\">1.33</td><td>3.50</td><td class=\"worse\">1.14</td>")
+    );
+    // Nothing is fetched and nothing runs.
+    for part in ["<script", "http-equiv", "src=", "href=", "url(", "@import"] {
+        assert!(!text.contains(part), "{part}");
+    }
+}
+
+/// Names are other people's.
+#[test]
+fn names_are_text_to_a_browser() {
+    let hostile = figures("<script>").replace("n 16384 random", "<img src=x onerror=alert(1)>");
+    let hostile = hostile.replace("NVIDIA H200", "</li><script>alert(2)</script>");
+    let peers = PEERS.replace("SGLang", "<b>").replace("NVIDIA H200", "<i>");
+    let (ours, peers) = (file("report-<u>.json", &hostile), file("report-hostile.csv", &peers));
+    let page = Path::new(env!("CARGO_TARGET_TMPDIR")).join("report-hostile.html");
+    assert!(report(&[&ours, Path::new("--peers"), &peers], &page).status.success());
+    let text = std::fs::read_to_string(page).unwrap();
+    for part in ["<script", "<img", "<i>", "<u>", "<b><"] {
+        assert!(!text.contains(part), "{part}");
+    }
+    assert!(text.contains("&lt;img src=x onerror=alert(1)&gt;"));
+}
+
+#[test]
+fn bad_input_is_one_line_and_status_2() {
+    let good = file("report-good.json", &figures("x"));
+    let broken = file("report-broken.json", "{");
+    let page = Path::new(env!("CARGO_TARGET_TMPDIR")).join("report-none.html");
+    let nowhere = Path::new("no/such/folder/report.html");
+    let cases: [(&[&Path], &Path, &str); 3] = [
+        (&[&broken], &page, "report-broken.json: not a report of figures"),
+        (&[&good, Path::new("--peers"), Path::new("no.csv")], &page, "no.csv: "),
+        (&[&good], nowhere, "no/such/folder/report.html: "),
+    ];
+    for (arguments, output, want) in cases {
+        let output = report(arguments, output);
+        let text = String::from_utf8(output.stderr).unwrap();
+        assert_eq!((output.status.code(), text.lines().count()), (Some(2), 1), "{text}");
+        assert!(text.contains(want), "{text}");
+    }
+    assert!(!page.exists());
+}
