@@ -22,18 +22,20 @@ const WIDTH: usize = WINDOW + K;
 const STATE_ROWS: usize = 8;
 
 pub(super) fn cases() -> Vec<Case> {
-    let case = |(name, steps): (&str, usize)| {
-        Case::new(format!("steps/replay/{name}"), move |lab| same_both_ways(lab, steps))
+    let case = |(name, steps, seed): (&str, usize, u64)| {
+        Case::new(format!("steps/replay/{name}"), move |lab| same_both_ways(lab, (steps, seed)))
     };
-    let mut cases: Vec<Case> = [("s30", 30), ("s200", 200)].into_iter().map(case).collect();
+    let mut cases: Vec<Case> =
+        [("s30", 30, 1), ("s200", 200, 1), ("rings", 60, 2)].into_iter().map(case).collect();
     cases.push(Case::new("steps/replay/limits".into(), limits));
     cases.push(Case::new("steps/replay/timed".into(), timed));
     cases.push(Case::new("steps/replay/dropped".into(), dropped));
     cases
 }
 
-fn same_both_ways(lab: &Lab<'_>, steps: usize) -> Verdict {
-    let run = |recorded| Decoder::new(lab.device, lab.method, (1, recorded)).and_then(|mut d| d.run(steps));
+fn same_both_ways(lab: &Lab<'_>, (steps, seed): (usize, u64)) -> Verdict {
+    let run =
+        |recorded| Decoder::new(lab.device, lab.method, (seed, recorded)).and_then(|mut d| d.run(steps));
     let (called, replayed) = (run(false), run(true));
     let (called, replayed) = (called?, replayed?);
     match called.iter().zip(&replayed).position(|(a, b)| a != b) {
@@ -130,6 +132,8 @@ pub struct Decoder {
     method: Method,
     model: Model,
     step: Option<Step>,
+    /// Of the index keys' compressor. Two of one layout may be one launch.
+    index_layout: StateLayout,
     rng: Rng,
     /// Position of each request; `None` where there is none.
     positions: [Option<u32>; SLOTS],
@@ -189,6 +193,7 @@ impl Decoder {
             out: device.zeros(SLOTS * heads * dim)?,
             status: device.zeros(SLOTS)?,
             step: recorded.then(|| device.step(limits)).transpose()?,
+            index_layout: if seed % 2 == 1 { StateLayout::Shifted } else { StateLayout::Ring },
             device: device.clone(),
             method,
             model,
@@ -275,7 +280,7 @@ impl Decoder {
                 });
             }
             let out = if n == 0 { &mut self.cache } else { &mut self.keys };
-            let layout = if n == 0 { StateLayout::Ring } else { StateLayout::Shifted };
+            let layout = if n == 0 { StateLayout::Ring } else { self.index_layout };
             on.compress(Compress {
                 ratio: RATIO as u32,
                 layout,

@@ -86,41 +86,60 @@ static __device__ __forceinline__ u32 parts() {
 #endif
 }
 
-static __device__ __forceinline__ void arrive_at_row() {
-#if __CUDA_ARCH__ >= 900
-    asm volatile("barrier.cluster.arrive.release;" ::: "memory");
-#endif
-}
+static __device__ __forceinline__ u32 shared_address(const void* at) { return (u32)__cvta_generic_to_shared(at); }
 
-static __device__ __forceinline__ void wait_for_row() {
-#if __CUDA_ARCH__ >= 900
-    asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
-#endif
-}
+// Where the parts of a row meet. Each sends what it pools into the first one's shared memory and need not wait for anybody; a
+// transaction barrier there is passed when all features have come. A row of one part has neither.
+struct Meeting {
+    u64 barrier;
 
-// All threads of all parts are here, and what they wrote to the first part's shared memory is there.
-static __device__ __forceinline__ void sync_row(bool one) {
-    if (one) return __syncthreads();
-    arrive_at_row();
-    wait_for_row();
-}
-
-// Writes to the same place in the first part's shared memory.
-static __device__ __forceinline__ void give(bf16* at, bf16 c) {
+    // All parts have started, and the barrier is there.
+    __device__ __forceinline__ void begin() {
 #if __CUDA_ARCH__ >= 900
-    if (parts() == 1) return void(*at = c);
-    u32 address = (u32)__cvta_generic_to_shared(at);
-    asm volatile("{.reg .b32 there; mapa.shared::cluster.u32 there, %0, 0; st.shared::cluster.b16 [there], %1;}"
-                 :: "r"(address), "h"(c) : "memory");
-#else
-    *at = c;
+        if (threadIdx.x == 0) {
+            asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" :: "r"(shared_address(&barrier)) : "memory");
+            asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+        }
+        __syncthreads();
+        asm volatile("barrier.cluster.arrive.relaxed;" ::: "memory");
+        asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
 #endif
-}
+    }
+
+    // The first part has done all that it did before.
+    __device__ __forceinline__ void again() {
+#if __CUDA_ARCH__ >= 900
+        asm volatile("barrier.cluster.arrive.release;" ::: "memory");
+        asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
+#endif
+    }
+
+    // Writes to the same place in the first part's shared memory.
+    __device__ __forceinline__ void send(float* at, float c) {
+#if __CUDA_ARCH__ >= 900
+        asm volatile("{.reg .b32 there, meeting; mapa.shared::cluster.u32 there, %0, 0; mapa.shared::cluster.u32 meeting, %1, 0;"
+                     "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.b32 [there], %2, [meeting];}"
+                     :: "r"(shared_address(at)), "r"(shared_address(&barrier)), "r"(__float_as_uint(c)) : "memory");
+#endif
+    }
+
+    // In the first part: all features of its `n`th block have come.
+    __device__ __forceinline__ void wait(u32 n, u32 bytes) {
+#if __CUDA_ARCH__ >= 900
+        u32 at = shared_address(&barrier);
+        if (threadIdx.x == 0) {
+            asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" :: "r"(at), "r"(bytes) : "memory");
+        }
+        asm volatile("{.reg .pred passed;\nAGAIN: mbarrier.try_wait.parity.shared::cta.b64 passed, [%0], %1;"
+                     "\n@!passed bra AGAIN;}" :: "r"(at), "r"(n & 1) : "memory");
+#endif
+    }
+};
 
 template <int BYTES>
 static __device__ __forceinline__ void copy_async(float* to, const float* from) {
     asm volatile("cp.async.ca.shared.global [%0], [%1], %2;"
-                 :: "r"((u32)__cvta_generic_to_shared(to)), "l"(from), "n"(BYTES));
+                 :: "r"(shared_address(to)), "l"(from), "n"(BYTES));
 }
 
 // All groups of copies but the newest `PENDING` have come.
@@ -131,19 +150,19 @@ static __device__ __forceinline__ void wait_for_copies() {
 
 static __device__ __forceinline__ void end_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 
-// A pooled feature; what fails closed is no number, and so the sum of squares is none.
-static __device__ __forceinline__ bf16 pooled(float numerator, float denominator) {
+// A pooled feature, rounded to bf16; what fails closed is no number, and so the sum of squares is none.
+static __device__ __forceinline__ float pooled(float numerator, float denominator) {
     float c = __fdiv_rn(numerator, denominator);
-    return finite(c) ? narrow(c) : (bf16)0x7fc0u;
+    return finite(c) ? widen(narrow(c)) : F32_NAN;
 }
 
 // The row's entry from what all parts pooled: mean of squares, norm. Returns its faults.
-static __device__ __forceinline__ u32 normalise(const Row& row, const float* norm, const bf16* c, bf16* out) {
+static __device__ __forceinline__ u32 normalise(const Row& row, const float* norm, const float* c, bf16* out) {
     __shared__ float mean_of_squares;
     if (warp() == 0) {
         float p = 0.0f;
 #pragma unroll 8
-        for (int f = lane(); f < row.d; f += WARP) p = __fmaf_rn(widen(c[f]), widen(c[f]), p);
+        for (int f = lane(); f < row.d; f += WARP) p = __fmaf_rn(c[f], c[f], p);
         p = tree(p);
         if (lane() == 0) mean_of_squares = __fdiv_rn(p, (float)row.d);
     }
@@ -152,7 +171,7 @@ static __device__ __forceinline__ u32 normalise(const Row& row, const float* nor
     float r = __fdiv_rn(1.0f, __fsqrt_rn(__fadd_rn(mean, row.epsilon)));
     bool bad = !finite(mean);
     for (int f = threadIdx.x; f < row.d; f += blockDim.x) {
-        float result = __fmul_rn(__fmul_rn(widen(c[f]), r), norm[f]);
+        float result = __fmul_rn(__fmul_rn(c[f], r), norm[f]);
         bf16 rounded = narrow(result);
         bad |= !finite(result) || !finite_bits(rounded);
         out[f] = rounded;
@@ -165,7 +184,7 @@ static __device__ __forceinline__ u32 normalise(const Row& row, const float* nor
 // Blocks of a ratio that overlap: the whole row in one block, a feature's two halves and its window in one thread, so that
 // nobody waits for another's state.
 template <bool IN_RING>
-static __device__ __forceinline__ void pool_overlapped(const Row& row, u32 token, Place now, bool ends, bf16* c) {
+static __device__ __forceinline__ void pool_overlapped(const Row& row, u32 token, Place now, bool ends, float* c) {
     const int ratio = SLOTS / 2;
     u64 d = row.d, features = 2 * d;
     u64 place = (IN_RING ? now.row : ratio + now.phase) * features;
@@ -253,6 +272,7 @@ static __device__ __forceinline__ void fetch(const Row& row, u32 oldest, u32 chu
             copy_async<16>(&tile->values[slot][column], kv_state + at(slot) + column);
         }
     } else {
+#pragma unroll 1
         for (int slot = warp() * SLOTS; slot < min(warp() * SLOTS + SLOTS, count); slot++) {
             copy_async<4>(&tile->scores[slot][lane()], score_state + at(slot) + lane());
             copy_async<4>(&tile->values[slot][lane()], kv_state + at(slot) + lane());
@@ -264,6 +284,7 @@ static __device__ __forceinline__ void fetch(const Row& row, u32 oldest, u32 chu
 // The largest score of a warp's slots beyond the first chunk, where a window has more.
 static __device__ float most_of_later_chunks(const Row& row, u32 oldest, int f) {
     float most = -F32_INF;
+#pragma unroll 1
     for (u32 slot = CHUNK + warp(); slot + 1 < row.ratio; slot += PLAIN_WARPS) {
         u32 place = oldest + slot;
         if (place >= row.state_rows) place -= row.state_rows;
@@ -273,11 +294,10 @@ static __device__ float most_of_later_chunks(const Row& row, u32 oldest, int f) 
 }
 
 // Blocks that do not overlap: 32 features at a time, the parts in turn; while a tile is pooled the next one comes.
-static __device__ __forceinline__ void pool_plain(const Row& row, u32 token, Place now, bool ends, bf16* c, Tile* tiles) {
+static __device__ __forceinline__ void pool_plain(const Row& row, u32 token, Place now, bool ends, float* c, Tile* tiles, Meeting& meeting) {
     __shared__ float mosts[PLAIN_WARPS][WARP];
     u32 ratio = row.ratio, own = now.phase % CHUNK;
     u32 oldest = row.ring ? before(row, now, ratio - 1) : 0;
-    u64 place = row.ring ? now.row : now.phase;
     int d = row.d, stride = parts() * WARP, first = warp() * SLOTS;
     if (ends) fetch(row, oldest, 0, part() * WARP, tiles);
     for (int base = part() * WARP, n = 0; base < d; base += stride, n++) {
@@ -290,7 +310,7 @@ static __device__ __forceinline__ void pool_plain(const Row& row, u32 token, Pla
         Token brought = {0.0f, -F32_INF};
         if (mine) {
             brought = take(row, token, now.phase, d, f);
-            keep(row, place * d + f, brought);
+            keep(row, (u64)(row.ring ? now.row : now.phase) * d + f, brought);
         }
         if (!ends) continue;
         float most = ratio > CHUNK ? fmaxf(brought.score, most_of_later_chunks(row, oldest, f)) : brought.score;
@@ -334,7 +354,11 @@ static __device__ __forceinline__ void pool_plain(const Row& row, u32 token, Pla
             }
             __syncthreads();
         }
-        if (warp() == 0) give(&c[f], pooled(numerator, denominator));
+        if (warp() == 0) {
+            float value = pooled(numerator, denominator);
+            if (parts() == 1) c[f] = value;
+            else meeting.send(&c[f], value);
+        }
     }
 }
 
@@ -342,23 +366,22 @@ enum Kind { PLAIN, RING, SHIFTED };
 
 template <Kind KIND>
 static __device__ __forceinline__ void compress(const Row* table, u32 r) {
-    // f32 [d]; twice bf16 [d], what is pooled of a block and of the one before; two tiles.
+    // f32 [d], the norm; f32 [d], what is pooled; two tiles.
     extern __shared__ float4 shared[];
     __shared__ Row row;
+    __shared__ Meeting meeting;
     const int words = sizeof(Row) / sizeof(u32);
     if (threadIdx.x < words) ((u32*)&row)[threadIdx.x] = ((const u32*)&table[r])[threadIdx.x];
-    __syncthreads();
+    bool one = KIND != PLAIN || parts() == 1, first = KIND != PLAIN || part() == 0;
+    if (one) __syncthreads();
+    else meeting.begin();
     float* norms = (float*)shared;
-    bf16* pools = (bf16*)(norms + row.d);
-    bool one = parts() == 1;
-    // Nobody writes to a block that has not started.
-    if (!one) arrive_at_row();
+    float* c = norms + row.d;
     dependents_may_start();
     wait_for_predecessors();
-    if (!one) wait_for_row();
     if (row.d == 0) return;
     // Asked for now, needed last.
-    if (part() == 0 && row.phase + row.tokens >= row.ratio) {
+    if (first && row.phase + row.tokens >= row.ratio) {
         for (int f = threadIdx.x; f < row.d; f += blockDim.x) copy_async<4>(&norms[f], global<float>(row.norm) + f);
         end_copies();
     }
@@ -369,16 +392,22 @@ static __device__ __forceinline__ void compress(const Row* table, u32 r) {
         // What other threads kept of the tokens before is in the state.
         if (KIND == PLAIN && token > 0) __syncthreads();
         bool ends = now.phase + 1 == row.ratio;
-        // The first part still reads the last block's when the others pool this one.
-        bf16* c = pools + blocks % 2 * row.d;
+        // Nobody still reads what was pooled of the block before.
+        if (ends && blocks > 0) {
+            if (one) __syncthreads();
+            else meeting.again();
+        }
         if (KIND != PLAIN) pool_overlapped<KIND == RING>(row, token, now, ends, c);
-        else pool_plain(row, token, now, ends, c, (Tile*)(pools + 2 * row.d));
+        else pool_plain(row, token, now, ends, c, (Tile*)(c + row.d), meeting);
         if (ends) {
             wait_for_copies<0>();
-            sync_row(one);
-            if (part() == 0) faults |= normalise(row, norms, c, out);
+            if (first) {
+                if (!one) meeting.wait(blocks, row.d * sizeof(float));
+                __syncthreads();
+                faults |= normalise(row, norms, c, out);
+            }
             blocks++;
-        } else if (row.every_token && part() == 0) {
+        } else if (row.every_token && first) {
             for (int f = threadIdx.x; f < row.d; f += blockDim.x) out[f] = 0;
         }
         if (ends || row.every_token) out += row.d;
@@ -386,7 +415,7 @@ static __device__ __forceinline__ void compress(const Row* table, u32 r) {
         if (++now.phase == row.ratio) now.phase = 0;
         if (++now.row == row.state_rows) now.row = 0;
     }
-    if (part() == 0 && threadIdx.x == 0 && row.status) *(u32*)row.status = faults;
+    if (first && threadIdx.x == 0 && row.status) *global<u32>(row.status) = faults;
 }
 
 extern "C" __global__ void __launch_bounds__(PLAIN_WARPS * WARP, 2) compress_plain(const Row* table, char*, u32 blocks_x) {

@@ -72,7 +72,7 @@ pub(super) fn plan(mut op: Checked<Compress<'_, '_>>, target: Target) -> Plan {
     });
     let mut plan = Plan::default();
     let table = plan.push(&(), (listed, Row::zeroed(), rows));
-    let shared = d * (size_of::<f32>() + 2 * size_of::<bf16>());
+    let shared = 2 * d * size_of::<f32>();
     let launch = Launch { grid: [1, rows as u32], table, entry: size_of::<Row>(), ..Launch::PLAIN };
     let launch = Launch { overlaps: target.chip.hopper, ..launch };
     plan.launch(if overlapped {
