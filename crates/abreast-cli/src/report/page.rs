@@ -7,7 +7,7 @@ use std::fmt::Write;
 const STYLE: &str = "body{font:15px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:1460px;padding:0 1rem;color:#222}\
 h1{font-size:1.5rem}h2{font-size:1.2rem;border-bottom:1px solid #ccc;margin-top:2.5rem}h3{font-size:1rem;margin:.5rem 0}\
 .charts{display:grid;grid-template-columns:repeat(auto-fill,minmax(460px,1fr));gap:1rem}table{border-collapse:collapse}\
-td,th{padding:.1rem .6rem;text-align:right;border-bottom:1px solid #eee}.better{color:#06712c}.worse{color:#b00020}";
+td,th{padding:.1rem .6rem;text-align:right;border-bottom:1px solid #eee}.key{margin-right:1rem}.better{color:#06712c}.worse{color:#b00020}";
 
 pub(super) fn render(reports: &[(String, Past)], peers: Option<&Past>) -> Result<String, String> {
     let charts = charts(reports, peers);
@@ -32,6 +32,11 @@ pub(super) fn render(reports: &[(String, Past)], peers: Option<&Past>) -> Result
             op = chart.op;
         }
         let _ = write!(page, "\n<section><h3>{}</h3>\n", escaped(chart.shape));
+        for series in &chart.series {
+            let (colour, name) = (plot::colour(series.kind), escaped(&series.name));
+            let _ = write!(page, "<span class=\"key\" style=\"color:{colour}\">&#9644; {name}</span>");
+        }
+        page.push('\n');
         page.push_str(&plot::svg(chart)?);
         page.push_str(&table(chart));
         page.push_str("</section>");

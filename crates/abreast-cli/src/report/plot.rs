@@ -8,16 +8,21 @@ const OURS: [RGBColor; 4] =
     [RGBColor(0, 90, 200), RGBColor(200, 60, 0), RGBColor(0, 140, 90), RGBColor(140, 60, 160)];
 
 /// How a series looks: its colour, and how wide its line is.
-fn style(kind: Kind) -> ShapeStyle {
-    let (colour, width) = match kind {
+fn look(kind: Kind) -> (RGBColor, u32) {
+    match kind {
         Kind::Ours(i) => (OURS[i % OURS.len()], 3),
         Kind::Warm => (RGBColor(120, 170, 230), 1),
         Kind::Peer => (RGBColor(210, 40, 60), 2),
         Kind::Goal => (RGBColor(40, 150, 60), 1),
         Kind::Bare => (RGBColor(130, 130, 130), 1),
         Kind::Floor => (RGBColor(190, 190, 190), 1),
-    };
-    colour.stroke_width(width)
+    }
+}
+
+/// A series' colour, as a page names it.
+pub(super) fn colour(kind: Kind) -> String {
+    let RGBColor(red, green, blue) = look(kind).0;
+    format!("#{red:02x}{green:02x}{blue:02x}")
 }
 
 pub(super) fn svg(chart: &Chart<'_>) -> Result<String, String> {
@@ -32,11 +37,11 @@ fn draw(chart: &Chart<'_>, backend: SVGBackend<'_>) -> Result<(), Box<dyn std::e
     let least = points().map(|point| point.1).fold(f64::INFINITY, f64::min);
     let most = points().map(|point| point.1).fold(0.0, f64::max);
     let area = backend.into_drawing_area();
-    let mut plot = ChartBuilder::on(&area)
-        .margin(8)
-        .x_label_area_size(32)
-        .y_label_area_size(48)
-        .build_cartesian_2d((1f64..rows as f64 * 1.1).log_scale(), (least * 0.8..most * 1.25).log_scale())?;
+    let mut plot =
+        ChartBuilder::on(&area).margin(8).x_label_area_size(32).y_label_area_size(48).build_cartesian_2d(
+            (1f64..rows as f64 * 1.1).log_scale().base(2.0),
+            (least * 0.8..most * 1.25).log_scale().base(2.0),
+        )?;
     plot.configure_mesh()
         .x_desc("rows")
         .y_desc("µs")
@@ -48,18 +53,12 @@ fn draw(chart: &Chart<'_>, backend: SVGBackend<'_>) -> Result<(), Box<dyn std::e
         .draw()?;
     // Ours last, above the others.
     for series in chart.series.iter().rev() {
-        let style = style(series.kind);
+        let (colour, width) = look(series.kind);
+        let style = colour.stroke_width(width);
         let at = || series.points.iter().map(|&(rows, us)| (rows as f64, us));
-        plot.draw_series(LineSeries::new(at(), style))?
-            .label(&series.name)
-            .legend(move |(x, y)| PathElement::new([(x, y), (x + 16, y)], style));
+        plot.draw_series(LineSeries::new(at(), style))?;
         plot.draw_series(at().map(|point| Circle::new(point, 2, style.color.filled())))?;
     }
-    plot.configure_series_labels()
-        .position(SeriesLabelPosition::UpperLeft)
-        .background_style(WHITE.mix(0.85))
-        .label_font(("sans-serif", 11))
-        .draw()?;
     area.present()?;
     drop(plot);
     Ok(())
