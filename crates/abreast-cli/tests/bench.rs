@@ -23,6 +23,7 @@ fn a_report_can_be_a_baseline_and_a_peer() {
     assert!(first.status.success(), "{first:?}");
     let report: Value = serde_json::from_slice(&first.stdout).unwrap();
     assert_eq!(report["machine"]["threads"], 2);
+    assert_eq!(report["method"], "reference");
     for key in ["cpu", "features", "isa", "version", "date"] {
         assert!(!report["machine"][key].is_null(), "{key}");
     }
@@ -47,6 +48,19 @@ fn a_report_can_be_a_baseline_and_a_peer() {
     assert_eq!(compared["median_us"], results[1]["median_us"]);
     assert!(positive(&compared["ratio"]));
     assert_eq!(report["results"][1]["peers"][0]["median_us"], results[1]["median_us"]);
+
+    // A table of peers may have goals.
+    let peers = "gpu,op,shape,rows,peer,us,goal_us,bare_us\ng,gather_rows,n 512,2,them,8,0.25,\ng,gather_rows,n 512,2,others,9,,\n";
+    let peers = file("bench-peers.csv", peers.as_bytes());
+    let third = bench(&["--json", "--method", "fast", "--peers", peers.to_str().unwrap()]);
+    let report: Value = serde_json::from_slice(&third.stdout).unwrap();
+    let best = &report["results"][1]["peers"][0];
+    assert_eq!(
+        (&report["method"], &best["how"], &best["goal_us"]),
+        (&"fast".into(), &"them".into(), &0.25.into())
+    );
+    let table = String::from_utf8(bench(&["--peers", peers.to_str().unwrap()]).stdout).unwrap();
+    assert!(table.contains("| ours/goal |") && table.contains("| 0.25 µs |"), "{table}");
 
     let table = String::from_utf8(bench(&["--baseline", path]).stdout).unwrap();
     let lines: Vec<&str> = table.lines().filter(|line| line.starts_with('|')).collect();

@@ -43,6 +43,9 @@ impl Step {
     /// Runs the operations that `calls` makes. Arguments are checked call by call; where one is refused, or `calls` returns an
     /// error, nothing of the step runs on a GPU (on the CPU the calls before it have run).
     ///
+    /// Where one operation writes what another reads or writes, the two run in the order in which they were made. Others may run at
+    /// the same time.
+    ///
     /// A GPU runs the operations when `calls` has returned; buffers that are dropped within it are kept until then. What
     /// `calls` itself copies to or from the host is copied before.
     pub fn run(&mut self, calls: impl FnOnce(&mut Calls<'_>) -> Result<()>) -> Result<()> {
