@@ -15,6 +15,8 @@ struct Table {
 
 extern "C" __global__ void __launch_bounds__(256) convert_state(const Table* t, char*, u32 blocks_x) {
     const Row* row = &t->row[BLOCK_Y];
+    dependents_may_start();
+    wait_for_predecessors();
     if (BLOCK_X >= row->to_rows) return;
     const int* sources = (const int*)((const char*)t + row->sources);
     int old = sources[BLOCK_X];

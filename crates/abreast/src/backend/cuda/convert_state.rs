@@ -57,6 +57,7 @@ pub(super) fn plan(mut op: Checked<ConvertState<'_, '_>>, target: Target) -> Pla
         grid,
         threads: 256,
         table,
+        overlaps: target.chip.hopper,
         ..Launch::PLAIN
     });
     plan
