@@ -99,7 +99,7 @@ mod tests {
     fn plan(name: &'static str, (entry, scratch): (usize, usize)) -> Plan {
         let mut plan = Plan { scratch, ..Plan::default() };
         let table = plan.push(&(), ([1u32; 8].into_iter(), 0, 8));
-        let grid = [1, if entry > 0 { (32 / entry) as u32 } else { 1 }];
+        let grid = [1, 32usize.checked_div(entry).unwrap_or(1) as u32];
         plan.launch(Launch { kernel: (name, name), grid, threads: 32, table, entry, ..Launch::PLAIN });
         plan
     }

@@ -90,11 +90,13 @@ mod tests {
 
     #[test]
     fn readers_do_not_clash() {
-        let reader = touches(&[0..8], &[]);
+        let reads = |span: Range<usize>| touches(&[span], &[]);
+        let writes = |span: Range<usize>| touches(&[], &[span]);
+        let reader = reads(0..8);
         assert!(!reader.clash(&reader));
-        assert!(reader.clash(&touches(&[], &[7..9])) && touches(&[], &[7..9]).clash(&reader));
-        assert!(!reader.clash(&touches(&[], &[8..9])));
-        assert!(touches(&[], &[3..4]).clash(&touches(&[], &[0..8])));
+        assert!(reader.clash(&writes(7..9)) && writes(7..9).clash(&reader));
+        assert!(!reader.clash(&writes(8..9)));
+        assert!(writes(3..4).clash(&writes(0..8)));
     }
 
     proptest! {
