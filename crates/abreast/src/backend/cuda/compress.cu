@@ -34,9 +34,9 @@ static __device__ __forceinline__ u32 before(const Row& row, Place at, u32 back)
     return at.row >= back ? at.row - back : at.row + row.state_rows - back;
 }
 
-// Memory of the device, which the compiler cannot know of an address from the table.
+// A pointer from the table.
 template <typename T>
-static __device__ __forceinline__ T* global(u64 address) { return (T*)__cvta_global_to_generic(address); }
+static __device__ __forceinline__ T* global(u64 address) { return (T*)address; }
 
 // One token's inputs and what the state keeps of it, one feature.
 struct Token {

@@ -75,18 +75,14 @@ const DEFECTS: [Defect; 19] = [
     defect("top_k", ["<< 32 | (u32)~(u32)i;", "<< 32 | (u32)(0x7fffffff - i) >> 1;"], "top_k/ties"),
     defect("top_k", ["__float_as_uint(__fadd_rn(score, 0.0f))", "__float_as_uint(score)"], "top_k"),
     defect("compress", ["finite(kv) ? kv : 0.0f,", "kv,"], "compress/fail_closed"),
-    defect("compress", ["score <= F32_MAX ?", "score == score ?"], "compress/fail_closed"),
     defect(
         "compress",
-        ["if (!row.ring) {\n            moved", "if (!row.ring && row.d < 0) {\n            moved"],
+        ["if (!IN_RING) {\n            moved", "if (false) {\n            moved"],
         "compress/runs",
     ),
-    defect("compress", ["row.ring && position < (u32)ratio", "false"], "compress"),
-    defect(
-        "compress",
-        ["row.ratio - chunk <= CHUNK && warp()", "row.ratio < chunk && warp()"],
-        "compress/law",
-    ),
+    defect("compress", ["IN_RING && now.position < ratio", "false"], "compress/runs"),
+    defect("compress", ["mine && chunk + own + 1 == ratio", "mine && chunk + own == ratio"], "compress/law"),
+    defect("compress", ["place : place - rows) * d;", "place : 0) * d;"], "compress/runs"),
     defect("convert_state", ["old < 0 ? -F32_INF", "old < 0 ? 0.0f"], "convert_state/law"),
     defect("gather_rows", ["< units) to[", "+ 1 < units) to["], "gather_rows/law"),
 ];
