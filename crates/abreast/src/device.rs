@@ -47,6 +47,10 @@ impl Device {
     /// An NVIDIA GPU by its number; everything is queued on the caller's stream (a `cudaStream_t` or `CUstream`, null for
     /// the default stream), so that it is ordered with the caller's own work.
     ///
+    /// Where the caller captures that stream into a graph of his own, calls become a part of it: each replay runs them with the rows,
+    /// positions and lengths of the capture. What they need besides (row tables, scratch) the graph keeps until it and its
+    /// instances are destroyed; two instances must not run at the same time. Buffers, copies and steps are refused meanwhile.
+    ///
     /// # Safety
     /// The stream belongs to the device's primary context, and lives until the handle, its buffers and steps are dropped.
     #[cfg(feature = "cuda")]
@@ -77,6 +81,25 @@ impl Device {
     /// Waits until everything that was queued is done; reports a device fault.
     pub fn synchronize(&self) -> Result<()> {
         self.backend.synchronize()
+    }
+
+    /// The same GPU on another stream of the caller's, as by [`Device::cuda_on_stream`]; the two share compiled kernels.
+    ///
+    /// # Safety
+    /// As for [`Device::cuda_on_stream`].
+    #[cfg(feature = "cuda")]
+    pub unsafe fn on_stream(&self, stream: *mut std::ffi::c_void) -> Result<Device> {
+        self.backend.on_stream(backend::cuda::Stream(stream)).map(Device::from_backend)
+    }
+
+    /// Lets another stream of the device wait for all that was queued on this handle's: what is queued there next may use
+    /// results from here. Nothing to do on a CPU.
+    ///
+    /// # Safety
+    /// The stream belongs to the device's primary context, and lives.
+    #[cfg(feature = "cuda")]
+    pub unsafe fn hand_over(&self, stream: *mut std::ffi::c_void) -> Result<()> {
+        self.backend.hand_over(backend::cuda::Stream(stream))
     }
 
     /// `len` elements of zero bits.

@@ -52,6 +52,18 @@ pub(crate) trait Backend: Run + Send + Sync {
     /// Waits for all queued work.
     fn synchronize(&self) -> Result<()>;
 
+    /// The same device on a stream of the caller's.
+    #[cfg(feature = "cuda")]
+    fn on_stream(&self, _stream: cuda::Stream) -> Result<Arc<dyn Backend>> {
+        Err(Error::Unavailable { device: self.id(), why: "it has no streams".into() })
+    }
+
+    /// Lets a stream of the caller's wait for all queued work.
+    #[cfg(feature = "cuda")]
+    fn hand_over(&self, _stream: cuda::Stream) -> Result<()> {
+        Ok(())
+    }
+
     /// Starts a step that is recorded at its first run and replayed later.
     fn record(self: Arc<Self>, limits: Limits) -> Result<Box<dyn Recording>>;
 }

@@ -1,12 +1,13 @@
 //! The driver: context, stream and memory of one device.
 
+use super::capture::Relaxed;
 use super::frees;
 use super::staging::Staging;
 use crate::backend::Allocation;
 use crate::device::Gpu;
 use crate::error::{Error, Result};
 use crate::view::{DeviceId, Kind};
-use cudarc::driver::{CudaContext, CudaStream, DriverError, result, sys};
+use cudarc::driver::{CudaContext, CudaEvent, CudaStream, DriverError, result, sys};
 use std::ffi::c_void;
 use std::mem::ManuallyDrop;
 use std::ops::{Deref, DerefMut};
@@ -17,8 +18,17 @@ pub(super) struct Queue {
     pub(super) id: DeviceId,
     pub(super) context: Owned<Arc<CudaContext>>,
     pub(super) stream: Owned<Arc<CudaStream>>,
+    pub(super) foreign: Option<Owned<Foreign>>,
     staging: Mutex<Staging>,
     process: u32,
+}
+
+/// What a handle on a stream of the caller's has besides. He may destroy that stream when the work on it is done, and may capture it.
+pub(super) struct Foreign {
+    /// Passed when all is done that this handle queued.
+    pub(super) done: CudaEvent,
+    /// For what must not be captured.
+    side: Arc<CudaStream>,
 }
 
 /// A thing of the driver's, given back only by the process that took it: in a forked child the driver does not work, not even
@@ -75,6 +85,7 @@ impl Queue {
         }
         let driver = |e: DriverError| unavailable(format!("the NVIDIA driver says: {}", text(e)));
         result::init().map_err(driver)?;
+        let _relaxed = Relaxed::new();
         let count = CudaContext::device_count().map_err(driver)?;
         if ordinal as i64 >= count as i64 {
             return Err(unavailable(format!("the NVIDIA driver sees {count} devices")));
@@ -92,14 +103,32 @@ impl Queue {
             );
             return Err(unavailable(why));
         }
-        let stream = match stream {
-            None => context.new_stream().map_err(driver)?,
-            // SAFETY: whoever opened the device so said that the stream is of this device and outlives the handle.
-            Some(Stream(stream)) => unsafe { context.wrap_borrowed_stream(stream.cast()) },
+        let own = context.new_stream().map_err(driver)?;
+        let (stream, foreign) = match stream {
+            None => (own, None),
+            Some(Stream(stream)) => {
+                let done = context.new_event(None).map_err(driver)?;
+                // SAFETY: whoever opened the device so said that the stream is of this device, and lives while there is work on it.
+                let stream = unsafe { context.wrap_borrowed_stream(stream.cast()) };
+                (stream, Some(Owned::new(Foreign { done, side: own })))
+            }
         };
-        let staging = Mutex::new(Staging::new(&context).map_err(driver)?);
+        let staging = Mutex::default();
         let (context, stream) = (Owned::new(context), Owned::new(stream));
-        Ok(Queue { id, context, stream, staging, process: std::process::id() })
+        Ok(Queue { id, context, stream, foreign, staging, process: std::process::id() })
+    }
+
+    /// The stream of ours: never captured by anybody else, and there as long as this is.
+    pub(super) fn own(&self) -> &Arc<CudaStream> {
+        self.foreign.as_ref().map_or(&*self.stream, |foreign| &foreign.side)
+    }
+
+    /// Notes that memory is in use on the stream; where it is the caller's, nobody may ask the stream itself later.
+    pub(super) fn queued(&self) -> Result<()> {
+        match &self.foreign {
+            Some(foreign) => foreign.done.record(&self.stream).map_err(|e| self.fault(e)),
+            None => Ok(()),
+        }
     }
 
     pub(super) fn gpu(&self) -> Gpu {
@@ -143,9 +172,20 @@ impl Queue {
     }
 
     pub(super) fn allocate(self: &Arc<Self>, bytes: usize, what: &'static str) -> Result<Memory> {
+        let memory = self.allocate_on(&self.stream, (bytes, what))?;
+        self.queued()?;
+        Ok(memory)
+    }
+
+    /// Memory for work that comes after what `stream` has been given by now.
+    pub(super) fn allocate_on(
+        self: &Arc<Self>,
+        stream: &CudaStream,
+        (bytes, what): (usize, &'static str),
+    ) -> Result<Memory> {
         self.enter()?;
         // SAFETY: a plain allocation, owned by `Memory`.
-        let allocated = unsafe { result::malloc_async(self.stream.cu_stream(), bytes.max(1)) };
+        let allocated = unsafe { result::malloc_async(stream.cu_stream(), bytes.max(1)) };
         match allocated {
             Ok(address) => Ok(Memory { address, queue: self.clone() }),
             Err(DriverError(sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY)) => {
@@ -158,7 +198,8 @@ impl Queue {
     pub(super) fn clear(&self, memory: &Memory, bytes: usize) -> Result<()> {
         // SAFETY: within the allocation.
         unsafe { result::memset_d8_async(memory.address, 0, bytes, self.stream.cu_stream()) }
-            .map_err(|e| self.fault(e))
+            .map_err(|e| self.fault(e))?;
+        self.queued()
     }
 
     pub(super) fn upload(&self, from: &[u8], to: u64) -> Result<()> {

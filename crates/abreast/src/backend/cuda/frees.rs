@@ -1,7 +1,9 @@
 //! When memory may be freed. A view names a device and no handle: memory of one handle may be in use on another's stream, or by
-//! a step whose operations were taken and have not been queued yet. So a free waits on the device for all streams, and while
+//! a step whose operations were taken and have not been queued yet. So a free waits on the device for all streams (for a
+//! caller's by an event of ours: he may have destroyed it), and while
 //! a step is open anywhere in the process, it is put off.
 
+use super::capture::Relaxed;
 use super::driver::Queue;
 use cudarc::driver::result;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -39,15 +41,20 @@ pub(super) fn free(address: u64, queue: &Arc<Queue>) {
     }
 }
 
-/// After a device fault there is nothing to free, and no error to tell.
+/// On a stream of ours, since the caller's may be captured or gone. After a device fault there is nothing to free, and no error
+/// to tell.
 fn free_behind(address: u64, queue: &Queue, others: &[Arc<Queue>]) {
-    for other in
-        others.iter().filter(|other| other.id == queue.id && !Arc::ptr_eq(&other.stream, &queue.stream))
-    {
-        let _ = queue.stream.join(&other.stream);
+    let _relaxed = Relaxed::new();
+    let stream = queue.own();
+    for other in others.iter().filter(|other| other.id == queue.id) {
+        let _ = match &other.foreign {
+            Some(foreign) => stream.wait(&foreign.done),
+            None if Arc::ptr_eq(other.own(), stream) => Ok(()),
+            None => stream.join(other.own()),
+        };
     }
-    // SAFETY: `Memory` allocated it on this stream and frees it once, here.
-    let _ = unsafe { result::free_async(address, queue.stream.cu_stream()) };
+    // SAFETY: `Memory` owns it and frees it once, here, behind all that may use it.
+    let _ = unsafe { result::free_async(address, stream.cu_stream()) };
 }
 
 /// While it lives, nothing is freed: operations that were taken have their memory until they are queued.

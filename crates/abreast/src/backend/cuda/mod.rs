@@ -4,6 +4,7 @@
 //! order on one stream; nothing waits but a download.
 
 mod cache;
+mod capture;
 mod compress;
 mod convert_state;
 #[cfg(test)]
@@ -21,6 +22,7 @@ mod staging;
 mod target;
 mod top_k;
 
+use self::capture::Relaxed;
 pub(crate) use self::driver::Stream;
 use self::driver::{Memory, Queue};
 use self::kernels::Kernels;
@@ -38,7 +40,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 pub(crate) struct Cuda {
     queue: Arc<Queue>,
-    kernels: Kernels,
+    /// Shared by the handles of other streams.
+    kernels: Arc<Kernels>,
     /// Held while a call is queued, so that the calls of two threads do not mix.
     scratch: Mutex<Scratch>,
 }
@@ -48,14 +51,23 @@ pub(crate) struct Cuda {
 struct Scratch {
     table: Option<(Memory, usize)>,
     space: Option<(Memory, usize)>,
+    captured: capture::Shared,
 }
 
 impl Cuda {
     pub(crate) fn open(ordinal: u32, stream: Option<Stream>) -> Result<Cuda> {
         let queue = Arc::new(Queue::open(ordinal, stream)?);
         frees::register(&queue);
-        let kernels = Kernels::new(&queue)?;
+        let kernels = Arc::new(Kernels::new(&queue)?);
         Ok(Cuda { queue, kernels, scratch: Mutex::default() })
+    }
+
+    /// The same device on another stream.
+    pub(crate) fn on_stream(&self, stream: Stream) -> Result<Cuda> {
+        self.queue.enter()?;
+        let queue = Arc::new(Queue::open(self.queue.id.ordinal, Some(stream))?);
+        frees::register(&queue);
+        Ok(Cuda { queue, kernels: self.kernels.clone(), scratch: Mutex::default() })
     }
 
     fn target(&self, room: Room) -> Target {
@@ -67,19 +79,24 @@ impl Cuda {
         if plan.launches.is_empty() {
             return Ok(());
         }
+        let _relaxed = Relaxed::new();
         self.queue.enter()?;
         let mut scratch = self.scratch.lock().unwrap_or_else(PoisonError::into_inner);
-        let Scratch { table, space } = &mut *scratch;
+        if let Some(capture) = self.queue.capture()? {
+            return self.run_captured((&plan, &capture), &mut scratch);
+        }
+        capture::free_gone();
+        let Scratch { table, space, .. } = &mut *scratch;
         let table = self.grow(table, plan.table.len(), "the row table")?;
         let space = self.grow(space, plan.scratch, "scratch")?;
         // Compiled before anything is queued: a call that fails here has touched nothing.
         let functions = plan.launches.iter().map(|l| self.kernels.get(&self.queue, l.kernel));
         let functions = functions.collect::<Result<Vec<_>>>()?;
         self.queue.upload(&plan.table, table)?;
-        for (launch, function) in plan.launches.iter().zip(&functions) {
-            self.launch(&self.queue.stream, (launch, function), (table, space))?;
-        }
-        Ok(())
+        let mut launches = plan.launches.iter().zip(&functions);
+        let launched = launches.try_for_each(|pair| self.launch(&self.queue.stream, pair, (table, space)));
+        self.queue.queued()?;
+        launched
     }
 
     fn launch(
@@ -158,22 +175,55 @@ impl Backend for Cuda {
     }
 
     fn allocate(&self, bytes: usize, what: &'static str) -> Result<Box<dyn Allocation>> {
+        let _relaxed = Relaxed::new();
+        self.queue.enter()?;
+        self.queue.uncaptured("an allocation")?;
         let memory = self.queue.allocate(bytes, what)?;
         self.queue.clear(&memory, bytes)?;
         Ok(Box::new(memory))
     }
 
     fn upload(&self, from: &[u8], to: *mut u8) -> Result<()> {
-        if from.is_empty() { Ok(()) } else { self.queue.upload(from, to as u64) }
+        if from.is_empty() {
+            return Ok(());
+        }
+        let _relaxed = Relaxed::new();
+        self.queue.enter()?;
+        self.queue.uncaptured("a copy from the host")?;
+        self.queue.upload(from, to as u64)?;
+        self.queue.queued()
     }
 
     fn download(&self, from: *const u8, to: &mut [u8]) -> Result<()> {
-        if to.is_empty() { Ok(()) } else { self.queue.download(from as u64, to) }
+        if to.is_empty() {
+            return Ok(());
+        }
+        let _relaxed = Relaxed::new();
+        self.queue.enter()?;
+        self.queue.uncaptured("a copy to the host")?;
+        self.queue.download(from as u64, to)
     }
 
     fn synchronize(&self) -> Result<()> {
+        let _relaxed = Relaxed::new();
         self.queue.enter()?;
+        self.queue.uncaptured("a wait")?;
         self.queue.stream.synchronize().map_err(|e| self.queue.fault(e))
+    }
+
+    fn on_stream(&self, stream: Stream) -> Result<Arc<dyn Backend>> {
+        Ok(Arc::new(Cuda::on_stream(self, stream)?))
+    }
+
+    fn hand_over(&self, stream: Stream) -> Result<()> {
+        self.queue.enter()?;
+        // SAFETY: the caller says that the stream is of this device and lives.
+        let stream = unsafe { self.queue.context.wrap_borrowed_stream(stream.0.cast()) };
+        let handed = match &self.queue.foreign {
+            Some(foreign) => stream.wait(&foreign.done),
+            None => stream.join(&self.queue.stream),
+        };
+        handed.map_err(|e| self.queue.fault(e))
     }
 
     fn record(self: Arc<Self>, limits: Limits) -> Result<Box<dyn Recording>> {

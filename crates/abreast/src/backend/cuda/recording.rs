@@ -41,6 +41,7 @@ unsafe impl Send for Recorded {}
 impl Graph {
     pub(super) fn new(cuda: Arc<Cuda>, limits: Limits) -> Result<Graph> {
         cuda.queue.enter()?;
+        cuda.queue.uncaptured("a step")?;
         let stream = || cuda.queue.context.new_stream().map(Owned::new).map_err(|e| cuda.queue.fault(e));
         let sides = [stream()?, stream()?];
         Ok(Graph { cuda, room: Room::Limits(limits), taken: Mutex::default(), recorded: None, sides })
@@ -128,7 +129,9 @@ impl Recorded {
         // Calls of other threads go before all of it or after all of it.
         let _queue = cuda.scratch.lock().unwrap_or_else(PoisonError::into_inner);
         queue.upload(&plan.table, self.table.address)?;
-        self.launch(queue).map_err(fault)
+        let launched = self.launch(queue).map_err(fault);
+        queue.queued()?;
+        launched
     }
 
     /// Replays with the table as it is, between events.
@@ -146,7 +149,9 @@ impl Recorded {
             let times = events.windows(2).map(|pair| pair[0].elapsed_ms(&pair[1]));
             times.map(|ms| Ok(Duration::from_secs_f64(f64::from(ms?) * 1e-3))).collect()
         };
-        timed().map_err(|e| queue.fault(e))
+        let times = timed().map_err(|e| queue.fault(e));
+        queue.queued()?;
+        times
     }
 
     fn launch(&self, queue: &Queue) -> std::result::Result<(), DriverError> {
@@ -182,6 +187,7 @@ impl Recording for Graph {
             return Ok(());
         }
         self.cuda.queue.enter()?;
+        self.cuda.queue.uncaptured("a step")?;
         if !self.recorded.as_ref().is_some_and(|recorded| recorded.fits(&taken)) {
             // The old one's memory first: its place may be the new one's.
             self.recorded = None;

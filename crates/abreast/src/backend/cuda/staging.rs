@@ -10,15 +10,18 @@ use std::sync::Arc;
 const BLOCKS: usize = 4;
 const BLOCK: usize = 1 << 20;
 
-/// Blocks that are used in turn.
+/// Blocks that are used in turn, made at first use: a stream that is only captured needs none.
+#[derive(Default)]
 pub(super) struct Staging {
     blocks: Vec<Owned<Block>>,
-    next: usize,
+    current: usize,
+    /// Bytes of the current block that copies were queued from or to.
+    used: usize,
 }
 
 struct Block {
     memory: *mut c_void,
-    /// Passed when the device has read or written the block.
+    /// Passed when the device has read or written all that was queued.
     copied: CudaEvent,
     context: Arc<CudaContext>,
 }
@@ -35,9 +38,10 @@ impl Block {
         Ok(Block { memory, copied, context: context.clone() })
     }
 
-    fn bytes(&mut self, n: usize) -> &mut [u8] {
-        // SAFETY: the block has `BLOCK` bytes, and the caller has waited for the device.
-        unsafe { std::slice::from_raw_parts_mut(self.memory.cast(), n.min(BLOCK)) }
+    fn bytes(&mut self, start: usize, n: usize) -> &mut [u8] {
+        assert!(start + n <= BLOCK);
+        // SAFETY: within the block's `BLOCK` bytes, and the device is done with these.
+        unsafe { std::slice::from_raw_parts_mut(self.memory.cast::<u8>().add(start), n) }
     }
 }
 
@@ -51,26 +55,28 @@ impl Drop for Block {
 }
 
 impl Staging {
-    pub(super) fn new(context: &Arc<CudaContext>) -> std::result::Result<Staging, DriverError> {
-        let blocks = (0..BLOCKS)
-            .map(|_| Block::new(context).map(Owned::new))
-            .collect::<std::result::Result<_, _>>()?;
-        Ok(Staging { blocks, next: 0 })
-    }
-
-    /// The next block, when the device is done with it.
-    fn next(&mut self, queue: &Queue) -> Result<&mut Block> {
-        let block = &mut self.blocks[self.next];
-        self.next = (self.next + 1) % BLOCKS;
-        block.copied.synchronize().map_err(|e| queue.fault(e))?;
-        Ok(block)
+    /// Room for `n` bytes, at most a block: the block and where in it. Small tables share a block, so that the host is held up by
+    /// megabytes that it is ahead, and not by calls.
+    fn room(&mut self, queue: &Queue, n: usize) -> Result<(&mut Block, usize)> {
+        let fault = |e| queue.fault(e);
+        if self.blocks.is_empty() || self.used + n > BLOCK {
+            self.current = if self.blocks.is_empty() { 0 } else { (self.current + 1) % BLOCKS };
+            if self.current == self.blocks.len() {
+                self.blocks.push(Owned::new(Block::new(&queue.context).map_err(fault)?));
+            }
+            self.blocks[self.current].copied.synchronize().map_err(fault)?;
+            self.used = 0;
+        }
+        let start = self.used;
+        self.used += n.next_multiple_of(64);
+        Ok((&mut self.blocks[self.current], start))
     }
 
     /// Queues a copy to the device; `from` is free when this returns.
     pub(super) fn upload(&mut self, queue: &Queue, (from, to): (&[u8], u64)) -> Result<()> {
         for (n, piece) in from.chunks(BLOCK).enumerate() {
-            let block = self.next(queue)?;
-            let bytes = block.bytes(piece.len());
+            let (block, start) = self.room(queue, piece.len())?;
+            let bytes = block.bytes(start, piece.len());
             bytes.copy_from_slice(piece);
             // SAFETY: the caller hands in device memory of the length of `from`; the block stays until its event has passed.
             unsafe { result::memcpy_htod_async(to + (n * BLOCK) as u64, bytes, queue.stream.cu_stream()) }
@@ -83,14 +89,14 @@ impl Staging {
     /// Copies from the device, after all that was queued before.
     pub(super) fn download(&mut self, queue: &Queue, (from, to): (u64, &mut [u8])) -> Result<()> {
         for (n, piece) in to.chunks_mut(BLOCK).enumerate() {
-            let block = self.next(queue)?;
-            let bytes = block.bytes(piece.len());
+            let (block, start) = self.room(queue, piece.len())?;
+            let bytes = block.bytes(start, piece.len());
             // SAFETY: the caller hands in device memory of the length of `to`.
             unsafe { result::memcpy_dtoh_async(bytes, from + (n * BLOCK) as u64, queue.stream.cu_stream()) }
                 .and_then(|()| block.copied.record(&queue.stream))
                 .and_then(|()| block.copied.synchronize())
                 .map_err(|e| queue.fault(e))?;
-            piece.copy_from_slice(block.bytes(piece.len()));
+            piece.copy_from_slice(block.bytes(start, piece.len()));
         }
         Ok(())
     }
