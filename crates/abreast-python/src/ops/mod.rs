@@ -1,0 +1,43 @@
+//! One file an operation: which argument is what.
+
+pub(crate) mod compress;
+pub(crate) mod convert_state;
+pub(crate) mod gather_rows;
+pub(crate) mod index_scores;
+pub(crate) mod select_keys;
+pub(crate) mod sparse_attention;
+pub(crate) mod top_k;
+
+use crate::call::Call;
+use crate::ints::Ints;
+use pyo3::PyResult;
+
+/// Numbers that default to the row's own.
+fn numbers(call: &Call<'_>, name: &'static str, rows: usize) -> PyResult<Vec<usize>> {
+    match call.ints(name)? {
+        None => Ok((0..rows).collect()),
+        Some(ints) => at(call, name, (&ints, rows)),
+    }
+}
+
+/// One number for each row.
+fn at<T: TryFrom<i64>>(
+    call: &Call<'_>,
+    name: &'static str,
+    (ints, rows): (&Ints, usize),
+) -> PyResult<Vec<T>> {
+    let place = call.place(name);
+    ints.check(place, rows)?;
+    (0..rows).map(|row| ints.at(place, row)).collect()
+}
+
+/// One number for each row, of an argument that must be there.
+fn each<T: TryFrom<i64>>(call: &Call<'_>, name: &'static str, rows: usize) -> PyResult<Vec<T>> {
+    let ints = Ints::parse(call.place(name), &call.need(name)?)?;
+    at(call, name, (&ints, rows))
+}
+
+/// How many rows a call has: what the first of these says that says anything.
+fn rows(said: impl IntoIterator<Item = Option<usize>>) -> usize {
+    said.into_iter().flatten().next().unwrap_or(1)
+}
