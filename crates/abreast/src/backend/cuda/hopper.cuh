@@ -188,6 +188,9 @@ static __device__ __forceinline__ void multiply_turned(float (&d)[96], u64 a, u6
 
 // ---- Arithmetic.
 
+// Computed here, and not again where it is used.
+static __device__ __forceinline__ void keep(u32& x) { asm volatile("" : "+r"(x)); }
+
 // Two values to bf16, to nearest even; `low` in the lower half.
 static __device__ __forceinline__ u32 narrow2(float low, float high) {
     u32 both;

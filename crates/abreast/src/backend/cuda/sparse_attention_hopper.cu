@@ -15,8 +15,8 @@
 
 // ---- The warps that load: four bring own tiles, four others slices of the other tiles.
 //
-// What a stage says of its slots (`attended`) is written before tile_full and read before `full` of its weights, which those who sum wait for
-// before they arrive at tile_free: so it is free again, though those who score never arrive there themselves.
+// What a stage says of its slots (`attended`) is written before attended_known and read before `full` of its weights, which those who sum wait
+// for before they arrive at tile_free: so it is free again, though those who score never arrive there themselves.
 
 // Eight lanes bring 128 bytes of a slot, a warp those of four slots at once. A lane has the slots at, at + 16, at + 32 of each tile: so it writes
 // all its 16 bytes at one place of the swizzle, and every further piece of 64 features is a constant away.
@@ -74,7 +74,7 @@ template <int C> static __device__ __forceinline__ bool load_tiles(const Block<C
         for (int i = 0; i < Loader<C>::SLOTS; i++)
             if (lane() % 8 == 0 && i * STEP < b.slots) b.attended(stage)[loader.at + i * STEP] = loader.good(index[i]);
         __syncwarp();
-        if (lane() == 0) barrier_arrive(b.tile_full(stage, 0));
+        if (lane() == 0) barrier_arrive(b.attended_known(stage));
         loader.template take<4>(b.tile(stage), 0, index);
         barrier_arrive_copied(b.tile_full(stage, 0));
         loader.template take<4>(b.tile(stage), 4, index);
@@ -205,6 +205,7 @@ template <int C> static __device__ __forceinline__ void score(const Block<C>& b)
             }
             matrix_commit();
         }
+        barrier_wait(b.attended_known(stage), round / F::TILES & 1);
         matrix_wait<0>();
         float largest[2], sum[2];
         screen(x, b.attended(stage), b.scale, largest, sum);
@@ -282,94 +283,92 @@ template <int C> static __device__ __forceinline__ void sum(const Block<C>& b) {
     float factor[2] = {1.0f, 1.0f};
     float sink[2];
     for (int side = 0; side < 2; side++) sink[side] = b.sinks && h[side] < b.heads ? b.sinks[h[side]] : -F32_MAX;
-    int stage = 0, turn = 0, place = 0, lap = 0, slice = 0;
     if (b.joined) cluster_wait();  // every block runs and has its barriers
-    bool moves = false;            // a head of this warp needs its factor
-    // The tile whose products are under way: what says that an own one was summed, and where its weights came from.
-    bool pending = false;
-    u32 free = 0;
-    int summed = 0, used = 0, from = 0;
-    auto release = [&] {
-        const bool again = summed + F::WEIGHTS < b.tiles;  // weights come to this place once more
-        if (C > 1 && again && from != b.rank && threadIdx.x == 128) barrier_expect(b.full(used), b.message());
-        if (l == 0) {
-            if (free) barrier_arrive(free);
-            if (again && F::ALONE) barrier_arrive(b.weight_free(used));
-            if (again && !F::ALONE) {
-                barrier_arrive(b.slice_free(used));
-                barrier_arrive_there(in_block(b.weight_free(used), b.first + from));
-            }
-        }
-        __syncwarp();
-        pending = false;
-    };
-    // Nobody waits while he holds what others may wait for.
-    auto wait_freely = [&](u32 barrier, int parity) {
-        if (barrier_reached(barrier, parity)) return;
-        if (pending) {
-            matrix_wait<0>();
-            release();
-        }
-        barrier_wait(barrier, parity);
-    };
-    // The next tile, and what its sums begin with. An own tile was scored here: the matrix unit has seen it.
-    auto look = [&] {
-        wait_freely(b.full(place), lap & 1);
-        if (C > 1 && turn != b.rank) matrix_sees_shared();
-        if (!busy) return;
+    // Where a tile's largest logits and sums of the two heads lie, in the ring's first place; rows without a head look at another's.
+    u32 facts[2][2];
 #pragma unroll
-        for (int side = 0; side < 2; side++) {
-            const u32 facts = b.weight(place) + b.group * (b.slots * 2) + h[side] * 4;
-            const float largest = __uint_as_float(load_shared(facts)), sum = __uint_as_float(load_shared(facts + b.group * 4));
-            factor[side] = advance(chain[side], largest, sum);
-        }
-        moves = __any_sync(FULL, factor[0] != 1.0f || factor[1] != 1.0f);
-    };
-    if (b.tiles > 0) look();
-#pragma unroll 1
-    for (int tile = 0; tile < b.tiles; tile++) {
-        const u32 weights = b.weight(place);
-        u32 values, held = 0;
-        if (C == 1 || turn == b.rank) {
-            values = b.tile(stage) + column / 64 * (TILE * 128);
-            held = b.tile_free(stage);
-            if (++stage == F::TILES) stage = 0;
-        } else {
-            values = b.slice(slice);
-            if (++slice == F::SLICES) slice = 0;
-        }
-        if (moves) {
-            matrix_wait<0>();
-            if (pending) release();
-#pragma unroll
-            for (int i = 0; i < F::COLUMNS / 2; i++) o[i / (EACH / 2)][i % (EACH / 2)] *= factor[i >> 1 & 1];
-        }
-        const u64 p = operand32(weights), v = operand128(values, TILE * 128);
-        auto step = [&](int k) {
-#pragma unroll
-            for (int i = 0; i < PARTS; i++)
-                multiply_turned(o[i], p + k * (b.group * 2), v + further(k * (STEP * 128) + i * (EACH / 64) * (TILE * 128)));
-        };
-        matrix_start();
-        if (b.slots == TILE) {     // a group each, without a branch in it
-#pragma unroll
-            for (int k = 0; k < TILE / STEP; k++) step(k);
-            matrix_commit();
-        } else {
-            step(0);
-            step(1);
-            matrix_commit();
-        }
-        if (pending) {
-            matrix_wait<1>();
-            release();
-        }
-        pending = true, free = held, summed = tile, used = place, from = turn;
-        if (++turn == C) turn = 0;
-        if (++place == F::WEIGHTS) place = 0, lap++;
-        if (tile + 1 < b.tiles) look();
+    for (int side = 0; side < 2; side++) {
+        facts[side][0] = b.weight(0) + b.group * (b.slots * 2) + (h[side] & (b.group - 1)) * 4;
+        facts[side][1] = facts[side][0] + b.group * 4;
+        keep(facts[side][0]);
+        keep(facts[side][1]);
     }
-    matrix_wait<0>();
+    // What the sums of the tile in this place begin with; an own tile was scored here, so the matrix unit has seen it.
+    auto look = [&](int place) {
+        if (C > 1 && place % C != b.rank) matrix_sees_shared();
+        if (!busy) return;
+        float fact[2][2];
+#pragma unroll
+        for (int i = 0; i < 4; i++) fact[i / 2][i % 2] = __uint_as_float(load_shared(facts[i / 2][i % 2] + place * F::WEIGHT_BYTES));
+#pragma unroll
+        for (int side = 0; side < 2; side++) factor[side] = advance(chain[side], fact[side][0], fact[side][1]);
+    };
+    // Lower halves of operands in the rings' first places, and a step of weights; the upper halves are constants.
+    const u32 weights = (u32)operand32(b.weight(0)), slices = (u32)operand128(b.slice(0), TILE * 128), weight_step = b.group * 2;
+    const u32 own_tiles = (u32)operand128(b.tile(0) + column / 64 * (TILE * 128), TILE * 128), message = b.message();
+    constexpr u64 WEIGHTS_UPPER = (u64)(256 >> 4 | 3u << 30) << 32, VALUES_UPPER = (u64)(1024 >> 4 | 1u << 30) << 32;
+    int stage = 0, tile = 0;
+    u32 lap = 0;
+    if (b.tiles > 0) {
+        barrier_wait(b.full(0), 0);
+        look(0);
+    }
+#pragma unroll 1
+    for (; tile < b.tiles; lap ^= 1) {
+        // Once round the ring: a place, whose tile it has and where its slice lies are constants.
+#pragma unroll
+        for (int place = 0; place < F::WEIGHTS; place++) {
+            if (tile >= b.tiles) break;
+            const int from = place % C;
+            const bool own = C == 1 || from == b.rank;
+            const u32 values = own ? own_tiles + stage * (F::TILE_BYTES >> 4)
+                                   : slices + (place / C * (C - 1) + from) * (F::SLICE_BYTES >> 4) - (from > b.rank ? F::SLICE_BYTES >> 4 : 0);
+            if (busy) {
+#pragma unroll
+                for (int i = 0; i < F::COLUMNS / 2; i++) o[i / (EACH / 2)][i % (EACH / 2)] *= factor[i >> 1 & 1];
+            }
+            auto step = [&](int k) {
+#pragma unroll
+                for (int i = 0; i < PARTS; i++)
+                    multiply_turned(
+                        o[i], WEIGHTS_UPPER | (weights + place * (F::WEIGHT_BYTES >> 4) + k * weight_step),
+                        VALUES_UPPER | (values + (k * (STEP * 128) + i * (EACH / 64) * (TILE * 128) >> 4)));
+            };
+            matrix_start();
+            if (b.slots == TILE) {  // a group each, without a branch in it
+#pragma unroll
+                for (int k = 0; k < TILE / STEP; k++) step(k);
+                matrix_commit();
+            } else {
+                step(0);
+                step(1);
+                matrix_commit();
+            }
+            // Under these products, what the next ones begin with, if it is there: nobody waits while he holds what others may wait for.
+            const int next = (place + 1) % F::WEIGHTS;
+            const u32 parity = next ? lap : lap ^ 1;
+            const bool more = tile + 1 < b.tiles, there = more && barrier_reached(b.full(next), parity);
+            if (there) look(next);
+            matrix_wait<0>();
+            const bool again = tile + F::WEIGHTS < b.tiles;  // weights come to this place once more
+            if (C > 1 && again && !own && threadIdx.x == 128) barrier_expect(b.full(place), message);
+            if (l == 0) {
+                if (own) barrier_arrive(b.tile_free(stage));
+                if (again && F::ALONE) barrier_arrive(b.weight_free(place));
+                if (again && !F::ALONE) {
+                    barrier_arrive(b.slice_free(place));
+                    barrier_arrive_there(in_block(b.weight_free(place), b.first + from));
+                }
+            }
+            __syncwarp();
+            if (own && ++stage == F::TILES) stage = 0;
+            if (more && !there) {
+                barrier_wait(b.full(next), parity);
+                look(next);
+            }
+            tile++;
+        }
+    }
     sync_some<1, F::LOADERS + F::SUMMERS>();  // loaders have seen every index
     float inverse[2];
     u32 check = 0, suspect = 0, words[F::COLUMNS / 4];

@@ -65,7 +65,7 @@ template <int C> struct Form {
 
     static constexpr int TILES_AT = QUERY_BYTES, SLICES_AT = TILES_AT + TILES * TILE_BYTES, STAGED_AT = SLICES_AT;
     static constexpr int WEIGHTS_AT = SLICES_AT + SLICES_BYTES, BARRIERS_AT = WEIGHTS_AT + WEIGHTS * WEIGHT_BYTES;
-    static constexpr int ATTENDED_AT = BARRIERS_AT + 8 * (3 * TILES + 3 * WEIGHTS + 2);
+    static constexpr int ATTENDED_AT = BARRIERS_AT + 8 * (4 * TILES + 3 * WEIGHTS + 2);
     static constexpr int FLAGS_AT = (ATTENDED_AT + TILES * TILE + 7) / 8 * 8, BYTES = FLAGS_AT + sizeof(Flags);
     static_assert(BYTES <= HOPPER_SHARED, "room");
 };
@@ -94,11 +94,12 @@ template <int C> struct Block {
     __device__ u32 barrier(int i) const { return shared + F::BARRIERS_AT + 8 * i; }
     __device__ u32 tile_full(int stage, int half) const { return barrier(2 * stage + half); }
     __device__ u32 tile_free(int stage) const { return barrier(2 * F::TILES + stage); }
-    __device__ u32 full(int i) const { return barrier(3 * F::TILES + i); }  // a tile's weights, and its slice if it is another's
-    __device__ u32 slice_free(int i) const { return barrier(3 * F::TILES + F::WEIGHTS + i); }
-    __device__ u32 weight_free(int i) const { return barrier(3 * F::TILES + 2 * F::WEIGHTS + i); }  // in the sender, of all
-    __device__ u32 queries_full() const { return barrier(3 * F::TILES + 3 * F::WEIGHTS); }
-    __device__ u32 queries_taken() const { return barrier(3 * F::TILES + 3 * F::WEIGHTS + 1); }
+    __device__ u32 attended_known(int stage) const { return barrier(3 * F::TILES + stage); }
+    __device__ u32 full(int i) const { return barrier(4 * F::TILES + i); }  // a tile's weights, and its slice if it is another's
+    __device__ u32 slice_free(int i) const { return barrier(4 * F::TILES + F::WEIGHTS + i); }
+    __device__ u32 weight_free(int i) const { return barrier(4 * F::TILES + 2 * F::WEIGHTS + i); }  // in the sender, of all
+    __device__ u32 queries_full() const { return barrier(4 * F::TILES + 3 * F::WEIGHTS); }
+    __device__ u32 queries_taken() const { return barrier(4 * F::TILES + 3 * F::WEIGHTS + 1); }
 
     __device__ u32 tile(int stage) const { return shared + F::TILES_AT + stage * F::TILE_BYTES; }
     __device__ u32 slice(int i) const { return shared + F::SLICES_AT + i * F::SLICE_BYTES; }
@@ -131,9 +132,10 @@ template <int C> static __device__ __forceinline__ void start(const Block<C>& b)
     if (threadIdx.x == 0) {
         *b.flags() = {};
         for (int i = 0; i < F::TILES; i++) {
-            barrier_init(b.tile_full(i, 0), 128 + 4);
+            barrier_init(b.tile_full(i, 0), 128);
             barrier_init(b.tile_full(i, 1), 128);
             barrier_init(b.tile_free(i), F::SUMMERS / WARP);
+            barrier_init(b.attended_known(i), 4);
         }
         for (int i = 0; i < F::WEIGHTS; i++) {
             barrier_init(b.full(i), F::ALONE ? 1 : 1 + 128);
