@@ -18,6 +18,7 @@ mod nvrtc;
 mod recording;
 mod select_keys;
 mod sparse_attention;
+mod sparse_attention_hopper;
 mod staging;
 mod target;
 mod top_k;

@@ -1,8 +1,10 @@
-//! Reference sparse attention: the table and the launches of `sparse_attention.cu`.
+//! Sparse attention: the table of both methods, and the launches of `sparse_attention.cu`.
 
+use super::sparse_attention_hopper::{Extent, Placement};
 use super::target::Target;
 use crate::backend::plan::{Launch, Plan, address};
-use crate::ops::{Checked, SparseAttention};
+use crate::dims::HEAD_DIM;
+use crate::ops::{Checked, Method, SparseAttention};
 use bytemuck::{Pod, Zeroable};
 
 #[repr(C)]
@@ -17,7 +19,8 @@ struct Head {
     dim: i32,
     width: i32,
     rows: i32,
-    pad: i32,
+    /// Heads of a block, where the kernel asks.
+    group: i32,
 }
 
 #[repr(C)]
@@ -43,6 +46,9 @@ pub(super) fn plan(mut op: Checked<SparseAttention<'_>>, target: Target) -> Plan
     let (rows, [_, heads, dim]) = (target.room.rows(op.rows.len()), op.q.shape());
     // One place more than the widest row: there a head's sum goes.
     let width = target.room.width(op.rows.iter().map(|row| row.indices.len())) + 1;
+    let hopper = op.method == Method::Fast && target.chip.hopper && dim == HEAD_DIM;
+    let extent = Extent { rows, heads, width: width - 1 };
+    let fast = hopper.then(|| Placement::of(extent, target.chip));
     let head = Head {
         q: op.q.as_ptr() as u64,
         sinks: address(op.sinks.as_ref().map(|s| s.as_ptr())),
@@ -53,12 +59,9 @@ pub(super) fn plan(mut op: Checked<SparseAttention<'_>>, target: Target) -> Plan
         dim: dim as i32,
         width: width as i32,
         rows: rows as i32,
-        pad: 0,
+        group: fast.map_or(0, Placement::group),
     };
-    let mut plan = Plan {
-        scratch: (rows * FOUND).next_multiple_of(256) + rows * heads * width * size_of::<f32>(),
-        ..Plan::default()
-    };
+    let mut plan = Plan::default();
     let listed = op.rows.iter().map(|row| Row {
         kv: row.kv.as_ptr() as u64,
         indices: row.indices.as_ptr() as u64,
@@ -69,6 +72,11 @@ pub(super) fn plan(mut op: Checked<SparseAttention<'_>>, target: Target) -> Plan
         active: 1,
     });
     let table = plan.push(&head, (listed, Row::zeroed(), rows));
+    if let Some(placement) = fast {
+        plan.launch(placement.launch(table, extent));
+        return plan;
+    }
+    plan.scratch = (rows * FOUND).next_multiple_of(256) + rows * heads * width * size_of::<f32>();
     let mut launch = |name, x: usize, y: usize, threads| {
         let kernel = ("sparse_attention", name);
         plan.launch(Launch { kernel, grid: [x as u32, y as u32], threads, table, ..Launch::PLAIN });

@@ -2,6 +2,9 @@
 
 use crate::backend::plan::Room;
 
+/// The most dynamic shared memory of a block on Hopper, bytes.
+pub(super) const HOPPER_SHARED: usize = 227 << 10;
+
 /// The room that launches must have, and the chip that they run on.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Target {
@@ -16,4 +19,16 @@ pub(super) struct Chip {
     pub(super) hopper: bool,
     /// The most dynamic shared memory of a block, bytes.
     pub(super) shared: usize,
+    pub(super) multiprocessors: usize,
+    /// Where attention runs, if not where it would.
+    #[cfg(test)]
+    pub(super) attention: Option<super::sparse_attention_hopper::Placement>,
+}
+
+impl Chip {
+    /// About how many clusters of so many blocks run at once, where a block takes a multiprocessor: those of larger ones
+    /// lie in one part of the chip, and a few multiprocessors are left over.
+    pub(super) fn clusters(self, blocks: usize) -> usize {
+        if blocks < 4 { self.multiprocessors / blocks } else { self.multiprocessors * 10 / 11 / blocks }
+    }
 }
