@@ -12,7 +12,16 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Kernel files of Hopper's own instructions, by their stems.
-pub(super) const HOPPER: [(&str, &str); 0] = [];
+pub(super) const HOPPER: [(&str, &str); 1] = [(
+    "top_k_hopper",
+    concat!(
+        include_str!("top_k_cluster.cuh"),
+        include_str!("top_k_order.cuh"),
+        include_str!("top_k_scores.cuh"),
+        include_str!("top_k_part.cuh"),
+        include_str!("top_k_hopper.cu")
+    ),
+)];
 
 /// Kernel files of every chip, by their stems.
 pub(super) const SOURCES: [(&str, &str); 6] = [
