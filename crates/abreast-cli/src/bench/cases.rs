@@ -43,6 +43,10 @@ pub(super) enum Scores {
     Random,
     Equal,
     Ascending,
+    /// One of five values each.
+    Five,
+    /// Fewer than are sought differ; all others are equal and lower.
+    Border,
 }
 
 const CPU_ROWS: [usize; 6] = [1, 2, 4, 8, 16, 32];
@@ -63,7 +67,8 @@ impl Case {
         all.extend([2048, 16_384, 65_536, 262_144].map(|keys| Case::IndexScores { keys }));
         all.push(Case::SelectKeys { keys: 16_384 });
         all.extend([2048, 16_384, 65_536, 262_144].map(|n| Case::TopK { n, scores: Scores::Random }));
-        all.extend([Scores::Equal, Scores::Ascending].map(|scores| Case::TopK { n: 65_536, scores }));
+        let hard = [Scores::Equal, Scores::Ascending, Scores::Five, Scores::Border];
+        all.extend(hard.map(|scores| Case::TopK { n: 65_536, scores }));
         for (ratio, d) in [(4, 128), (4, 512), (128, 512)] {
             for layout in [StateLayout::Shifted, StateLayout::Ring] {
                 all.extend([false, true].map(|block| Case::Compress { ratio, d, layout, block }));

@@ -104,6 +104,12 @@ fn problem(case: Case, requests: usize) -> Box<dyn Problem> {
                     Scores::Random => {}
                     Scores::Equal => row.scores.fill(1.0),
                     Scores::Ascending => row.scores = (0..n).map(|i| i as f32).collect(),
+                    Scores::Five => row.scores.iter_mut().for_each(|x| *x = x.round().clamp(-2.0, 2.0)),
+                    Scores::Border => {
+                        row.scores = (0..n)
+                            .map(|i| if i % (n / (K / 2)).max(1) == 0 { i as f32 } else { -1.0 })
+                            .collect();
+                    }
                 }
             }
             Box::new(data)

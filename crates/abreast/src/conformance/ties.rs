@@ -34,8 +34,18 @@ const FILLS: [(&str, Fill); 12] = [
     }),
 ];
 
+/// Numbers of rows, and scores of the longest: shapes that a backend may spread over its units in ways of their own.
+const LONG: [(usize, usize); 6] =
+    [(3, 262_144), (3, 300_001), (8, 70_001), (16, 66_001), (24, 20_001), (64, 17_001)];
+
 pub(super) fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
+    for (rows, longest) in LONG {
+        for k in [512, 2048] {
+            let name = format!("{}/long/{rows}x{longest}/k{k}", TopK::NAME);
+            cases.push(Case::new(name, move |lab| long(lab, (rows, longest), k)));
+        }
+    }
     for (name, fill) in FILLS {
         for k in [1, 5, 512, 1024, 2048] {
             let name = format!("{}/ties/{name}/k{k}", TopK::NAME);
@@ -53,6 +63,19 @@ fn top(lab: &mut Lab<'_>, fill: Fill, k: usize) -> Verdict {
     let rows = vec![0, 1, k - 1, k, k + 1, 1500, 4 * k + 3, 5000, 20_001];
     let mut data = top_k::Shape { k, rows }.generate(3);
     data.rows.iter_mut().for_each(|row| row.scores = fill(rng, row.scores.len()));
+    let results = lab.joint(&data)?;
+    lab.oracle(&data, &results, 0..data.rows())
+}
+
+/// Long rows beside shorter ones, all fills and random scores in turn.
+fn long(lab: &mut Lab<'_>, (rows, longest): (usize, usize), k: usize) -> Verdict {
+    let rng = &mut Rng::new((rows * k) as u64);
+    let lengths = (0..rows).map(|r| [longest, longest / 2 + 1, longest - 1, 3000][r % 4]).collect();
+    let mut data = top_k::Shape { k, rows: lengths }.generate(5);
+    for (r, row) in data.rows.iter_mut().enumerate().filter(|(r, _)| r % 3 > 0) {
+        let (_, fill) = FILLS[(r + rows) % FILLS.len()];
+        row.scores = fill(rng, row.scores.len());
+    }
     let results = lab.joint(&data)?;
     lab.oracle(&data, &results, 0..data.rows())
 }

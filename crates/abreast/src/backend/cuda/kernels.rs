@@ -12,14 +12,26 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Kernel files of Hopper's own instructions, by their stems.
-pub(super) const HOPPER: [(&str, &str); 1] = [(
-    "sparse_attention_hopper",
-    concat!(
-        include_str!("sparse_attention_hopper.cuh"),
-        include_str!("sparse_attention_again.cuh"),
-        include_str!("sparse_attention_hopper.cu")
+pub(super) const HOPPER: &[(&str, &str)] = &[
+    (
+        "sparse_attention_hopper",
+        concat!(
+            include_str!("sparse_attention_hopper.cuh"),
+            include_str!("sparse_attention_again.cuh"),
+            include_str!("sparse_attention_hopper.cu")
+        ),
     ),
-)];
+    (
+        "top_k_hopper",
+        concat!(
+            include_str!("top_k_cluster.cuh"),
+            include_str!("top_k_order.cuh"),
+            include_str!("top_k_scores.cuh"),
+            include_str!("top_k_part.cuh"),
+            include_str!("top_k_hopper.cu")
+        ),
+    ),
+];
 
 /// Kernel files of every chip, by their stems.
 pub(super) const SOURCES: [(&str, &str); 6] = [
@@ -33,7 +45,7 @@ pub(super) const SOURCES: [(&str, &str); 6] = [
 
 /// The constants of `dims`, then what all kernels share, then the kernel file. Hopper's instructions before a file that uses them.
 pub(super) fn source(stem: &str) -> Option<String> {
-    let (_, kernel) = SOURCES.iter().chain(&HOPPER).find(|(name, _)| *name == stem)?;
+    let (_, kernel) = SOURCES.iter().chain(HOPPER).find(|(name, _)| *name == stem)?;
     let mut text = String::new();
     let bits = |x: f32| format!("__uint_as_float(0x{:08x}u)", x.to_bits());
     let mut define = |name: &str, value: String| text.push_str(&format!("#define {name} {value}\n"));
@@ -192,7 +204,7 @@ mod tests {
         };
         println!("NVRTC {:?} at {}", nvrtc.version(), nvrtc.path.display());
         for architecture in ARCHITECTURES {
-            let own = if architecture == "sm_90a" { &HOPPER[..] } else { &[] };
+            let own = if architecture == "sm_90a" { HOPPER } else { &[] };
             for &(stem, _) in SOURCES.iter().chain(own) {
                 let text = source(stem).expect("listed");
                 let made =

@@ -1,0 +1,33 @@
+// How the blocks of a cluster talk in top_k_hopper.cu: stores into each other's shared memory that count themselves in on an
+// mbarrier of the block they go to. The receiver needs no fence, and no cluster barrier, which would cost more.
+
+static __device__ __forceinline__ void send(u32 to, u32 x, u32 barrier) {
+    asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0], %1, [%2];" ::"r"(to), "r"(x), "r"(barrier) : "memory");
+}
+static __device__ __forceinline__ void send(u32 to, u64 x, u32 barrier) {
+    asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.b64 [%0], %1, [%2];" ::"r"(to), "l"(x), "r"(barrier) : "memory");
+}
+static __device__ __forceinline__ void send(u32 to, uint4 x, u32 barrier) {
+    asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(to), "r"(x.x),
+                 "r"(x.y), "r"(x.z), "r"(x.w), "r"(barrier)
+                 : "memory");
+}
+
+// A barrier for one arrival and the bytes that it expects. Bytes may come in before they are expected.
+struct Barrier {
+    u64 state;
+
+    __device__ __forceinline__ void start() { asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(shared_address(&state)) : "memory"); }
+    __device__ __forceinline__ void expect(u32 bytes) {
+        asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(&state)), "r"(bytes) : "memory");
+    }
+    __device__ __forceinline__ void wait(u32 parity) {
+        u32 done;
+        do {
+            asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
+                         : "=r"(done)
+                         : "r"(shared_address(&state)), "r"(parity)
+                         : "memory");
+        } while (!done);
+    }
+};
