@@ -70,13 +70,6 @@ impl Room {
             Room::Limits(limits) => limits.width,
         }
     }
-
-    pub(super) fn keys(self, own: impl Iterator<Item = usize>) -> usize {
-        match self {
-            Room::Own => own.max().unwrap_or(0),
-            Room::Limits(limits) => limits.keys,
-        }
-    }
 }
 
 /// Tables start at multiples of this.

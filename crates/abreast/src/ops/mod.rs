@@ -25,14 +25,14 @@ use crate::error::Result;
 use crate::view::DeviceId;
 use std::ops::{Deref, DerefMut};
 
-/// Which arithmetic an operation uses. Nothing but the caller chooses between them. Each may have bits of its own; in this
-/// version `Fast` has those of `Reference` on every backend.
+/// Which arithmetic an operation uses. Nothing but the caller chooses between them. Each may have bits of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Method {
     /// f32 with fused multiply-add in one normative order: the same bits on every CPU and on CUDA.
     #[default]
     Reference,
-    /// The fastest that the device has. On the CPU the bits of `Reference` for good; on a GPU until it has kernels of its own.
+    /// The fastest that the device has: on a Hopper GPU the matrix unit, where it has a kernel for the shape, with bits of that
+    /// model's own; else the bits of `Reference`.
     Fast,
 }
 

@@ -3,7 +3,7 @@
 use super::cache::Cache;
 use super::driver::{Owned, Queue};
 use super::nvrtc::{Nvrtc, OPTIONS, Source};
-use super::target::Chip;
+use super::target::{Chip, HOPPER_SHARED};
 use crate::dims::{self, exp, status};
 use crate::error::{Error, Result};
 use cudarc::driver::{CudaFunction, CudaModule, sys};
@@ -12,25 +12,29 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Kernel files of Hopper's own instructions, by their stems.
-pub(super) const HOPPER: [(&str, &str); 0] = [];
+pub(super) const HOPPER: [(&str, &str); 1] = [(
+    "index_scores_hopper",
+    concat!(include_str!("index_scores.cuh"), include_str!("index_scores_hopper.cu")),
+)];
 
 /// Kernel files of every chip, by their stems.
 pub(super) const SOURCES: [(&str, &str); 6] = [
     ("compress", include_str!("compress.cu")),
     ("convert_state", include_str!("convert_state.cu")),
     ("gather_rows", include_str!("gather_rows.cu")),
-    ("index_scores", include_str!("index_scores.cu")),
+    ("index_scores", concat!(include_str!("index_scores.cuh"), include_str!("index_scores.cu"))),
     ("sparse_attention", include_str!("sparse_attention.cu")),
     ("top_k", include_str!("top_k.cu")),
 ];
 
-/// The constants of `dims`, then what all kernels share, then the kernel file.
+/// The constants of `dims`, then what all kernels share, then the kernel file. Hopper's instructions before a file that uses them.
 pub(super) fn source(stem: &str) -> Option<String> {
     let (_, kernel) = SOURCES.iter().chain(&HOPPER).find(|(name, _)| *name == stem)?;
     let mut text = String::new();
     let bits = |x: f32| format!("__uint_as_float(0x{:08x}u)", x.to_bits());
     let mut define = |name: &str, value: String| text.push_str(&format!("#define {name} {value}\n"));
     define("PARTIALS", dims::PARTIALS.to_string());
+    define("INDEX_DIM", dims::INDEX_DIM.to_string());
     define("NO_INDEX", format!("({})", dims::NO_INDEX));
     define("F32_MAX", bits(f32::MAX));
     define("F32_INF", bits(f32::INFINITY));
@@ -48,6 +52,10 @@ pub(super) fn source(stem: &str) -> Option<String> {
     }
     text.push_str("#line 1 \"common.cuh\"\n");
     text.push_str(include_str!("common.cuh"));
+    if HOPPER.iter().any(|(name, _)| *name == stem) {
+        text.push_str(&format!("#define HOPPER_SHARED {HOPPER_SHARED}\n#line 1 \"hopper.cuh\"\n"));
+        text.push_str(include_str!("hopper.cuh"));
+    }
     text.push_str(&format!("#line 1 \"{stem}.cu\"\n{kernel}"));
     Some(text)
 }
@@ -78,6 +86,7 @@ impl Kernels {
         let chip = Chip {
             hopper: (major, minor) == (9, 0),
             shared: number(A::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)? as usize,
+            multiprocessors: number(A::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)? as usize,
         };
         let suffix = if major >= 9 { "a" } else { "" };
         let architecture = format!("sm_{major}{minor}{suffix}");

@@ -2,6 +2,9 @@
 
 use crate::backend::plan::Room;
 
+/// The most dynamic shared memory of a block on Hopper, bytes.
+pub(super) const HOPPER_SHARED: usize = 227 << 10;
+
 /// The room that launches must have, and the chip that they run on.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Target {
@@ -16,4 +19,5 @@ pub(super) struct Chip {
     pub(super) hopper: bool,
     /// The most dynamic shared memory of a block, bytes.
     pub(super) shared: usize,
+    pub(super) multiprocessors: usize,
 }
