@@ -1,60 +1,77 @@
-//! Reference index scores: the table and the launches of `index_scores.cu`.
+//! Index scores: the work list and the launch of `index_scores.cu`, or of `index_scores_hopper.cu`.
 
-use super::target::Target;
-use crate::backend::plan::{Launch, Plan, address};
-use crate::dims::causal_count;
-use crate::ops::{Checked, IndexScores};
+use super::target::{Chip, Target};
+use crate::backend::plan::{Launch, Plan, Room, address};
+use crate::dims::{INDEX_DIM, causal_count};
+use crate::ops::{Checked, IndexScores, Method};
 use crate::view::{View, ViewMut};
 use bytemuck::{Pod, Zeroable};
 use half::bf16;
 
 #[repr(C)]
-#[derive(Clone, Copy, Pod, Zeroable)]
+#[derive(Debug, Clone, Copy, Pod, Zeroable)]
 struct Head {
     q: u64,
     weights: u64,
     out: u64,
     status: u64,
+    tiles: u64,
+    per: u64,
+    tile: i32,
     heads: i32,
     dim: i32,
     rows: i32,
-    pad: i32,
+    busy: u32,
+    pad: u32,
 }
 
 #[repr(C)]
-#[derive(Clone, Copy, Pod, Zeroable)]
-pub(super) struct Row {
-    pub(super) keys: u64,
-    pub(super) query: u64,
-    pub(super) out: u64,
-    pub(super) count: i64,
+#[derive(Debug, Clone, Copy, Pod, Zeroable)]
+struct Row {
+    keys: u64,
+    query: u64,
+    out: u64,
+    count: i64,
+    first: i64,
+    said: u64,
+    parts: u32,
+    pad: u32,
 }
 
-/// The most dynamic shared memory of a block, bytes; every supported architecture has it.
-const MOST_SHARED: usize = 96 << 10;
+impl Row {
+    const PADDING: Row = Row { count: -1, first: i64::MAX, ..Row::ZERO };
+    const ZERO: Row = Row { keys: 0, query: 0, out: 0, count: 0, first: 0, said: 0, parts: 0, pad: 0 };
+}
 
 /// What the scores of a call share.
 pub(super) struct Scores<'a> {
     pub(super) q: &'a View<'a, bf16, 3>,
     pub(super) weights: &'a View<'a, f32, 2>,
+    pub(super) method: Method,
     /// `None`: the scratch memory.
     pub(super) out: Option<u64>,
     pub(super) status: u64,
 }
 
+/// One row: a query and the keys that it sees.
+#[derive(Clone, Copy)]
+pub(super) struct Seen<'a> {
+    pub(super) keys: &'a View<'a, bf16, 2>,
+    pub(super) query: usize,
+    /// How many keys.
+    pub(super) count: usize,
+    /// Its first score's place.
+    pub(super) out: usize,
+}
+
 pub(super) fn plan(mut op: Checked<IndexScores<'_>>, target: Target) -> Plan {
     let mut plan = Plan::default();
-    let scores = Scores {
-        q: &op.q.clone(),
-        weights: &op.weights.clone(),
-        out: Some(op.out.as_mut_ptr() as u64),
-        status: status(&op.status),
-    };
-    let rows = op.rows.iter().map(|row| Row {
-        keys: row.keys.as_ptr() as u64,
-        query: row.query as u64,
-        out: row.out as u64,
-        count: causal_count(row.start_pos, op.ratio) as i64,
+    let (out, status) = (Some(op.out.as_mut_ptr() as u64), status(&op.status));
+    let scores = Scores { q: &op.q, weights: &op.weights, method: op.method, out, status };
+    let count = |start_pos| causal_count(start_pos, op.ratio);
+    let rows = op.rows.iter().map(|row| {
+        let count = count(row.start_pos);
+        Seen { keys: &row.keys, query: row.query, count, out: row.out }
     });
     scores.push(&mut plan, rows, target);
     plan
@@ -65,50 +82,224 @@ pub(super) fn status(status: &Option<ViewMut<'_, u32, 1>>) -> u64 {
 }
 
 impl Scores<'_> {
-    pub(super) fn push(
+    pub(super) fn push<'a>(
         &self,
         plan: &mut Plan,
-        rows: impl ExactSizeIterator<Item = Row> + Clone,
+        rows: impl ExactSizeIterator<Item = Seen<'a>> + Clone,
         target: Target,
     ) {
         let (n, [_, heads, dim]) = (target.room.rows(rows.len()), self.q.shape());
-        let longest = target.room.keys(rows.clone().map(|row| row.count as usize));
+        let form = Form::of(self.method, [heads, dim], target.chip);
+        let tiles: usize = rows.clone().map(|row| row.count.div_ceil(form.tile)).sum();
+        let most = match target.room {
+            Room::Own => tiles,
+            Room::Limits(limits) => limits.rows * limits.keys.div_ceil(form.tile),
+        };
+        // A block at least: it clears the status words of rows without a key.
+        let blocks = most.clamp(n.min(1), form.blocks);
+        let per = tiles.div_ceil(blocks.max(1)).max(1);
         let head = Head {
             q: self.q.as_ptr() as u64,
             weights: self.weights.as_ptr() as u64,
             out: self.out.unwrap_or(0),
             status: self.status,
+            tiles: tiles as u64,
+            per: per as u64,
+            tile: form.tile as i32,
             heads: heads as i32,
             dim: dim as i32,
             rows: n as i32,
+            // A warp of a block looks for empty rows among 32.
+            busy: blocks.min(tiles.div_ceil(per).max(n.div_ceil(32))) as u32,
             pad: 0,
         };
-        let padding = Row { count: -1, ..Row::zeroed() };
-        let table = plan.push(&head, (rows, padding, n));
+        let mut next = 0;
+        let listed = rows.map(|row| {
+            let first = next;
+            next += row.count.div_ceil(form.tile);
+            Row {
+                keys: row.keys.as_ptr() as u64,
+                query: row.query as u64,
+                out: row.out as u64,
+                count: row.count as i64,
+                first: first as i64,
+                parts: (next.div_ceil(per) - first / per) as u32,
+                ..Row::ZERO
+            }
+        });
+        let table = plan.push(&head, (listed, Row::PADDING, n));
+        plan.launch(Launch {
+            kernel: form.kernel,
+            grid: [blocks as u32, 1],
+            threads: form.threads,
+            shared: form.shared as u32,
+            table,
+            overlaps: form.overlaps,
+            ..Launch::PLAIN
+        });
+    }
+}
+
+/// A kernel and how it cuts rows.
+struct Form {
+    kernel: (&'static str, &'static str),
+    threads: u32,
+    /// Keys of a tile.
+    tile: usize,
+    /// Bytes of shared memory of a block.
+    shared: usize,
+    /// The most blocks that are worth their start.
+    blocks: usize,
+    overlaps: bool,
+}
+
+impl Form {
+    fn of(method: Method, [heads, dim]: [usize; 2], chip: Chip) -> Form {
+        match (method, heads) {
+            (Method::Fast, 32) if chip.hopper && dim == INDEX_DIM => {
+                Form::hopper("index_scores_32", 32, chip)
+            }
+            (Method::Fast, 64) if chip.hopper && dim == INDEX_DIM => {
+                Form::hopper("index_scores_64", 64, chip)
+            }
+            _ => Form::reference(dim, chip),
+        }
+    }
+
+    fn hopper(kernel: &'static str, heads: usize, chip: Chip) -> Form {
+        // As the kernel's: stages of the ring, blocks of a multiprocessor, and a displacement of half of a tile.
+        const TILE: usize = 64;
+        const STAGES: usize = 4;
+        const BLOCKS: usize = 2;
+        let key = INDEX_DIM * size_of::<bf16>();
+        let stage = TILE * key + 2 * 64 + 2 * size_of::<u64>();
+        Form {
+            kernel: ("index_scores_hopper", kernel),
+            threads: 2 * 128 + 2 * 32,
+            tile: TILE,
+            shared: heads * key + STAGES * stage + 64 * size_of::<f32>() + 16,
+            blocks: BLOCKS * chip.multiprocessors,
+            overlaps: true,
+        }
+    }
+
+    fn reference(dim: usize, chip: Chip) -> Form {
+        /// The most dynamic shared memory of a block, bytes; every supported architecture has it.
+        const MOST_SHARED: usize = 96 << 10;
+        /// Many for each multiprocessor, so that those that start late even out.
+        const BLOCKS: usize = 16;
         let shared = |keys: usize| dim * (keys + 2) * size_of::<f32>();
         // As many keys a block as its shared memory holds.
-        let keys = [128, 64, 32, 16, 8, 4, 2, 1]
-            .into_iter()
-            .find(|&keys| shared(keys) <= target.chip.shared.min(MOST_SHARED))
-            .unwrap_or(1);
-        let kernel = |name| ("index_scores", name);
-        let start = [n.div_ceil(128) as u32, 1];
-        plan.launch(Launch {
-            kernel: kernel("index_scores_start"),
-            grid: start,
+        let fits = |&keys: &usize| shared(keys) <= chip.shared.min(MOST_SHARED);
+        let tile = [128, 64, 32, 16, 8, 4, 2, 1].into_iter().find(fits).unwrap_or(1);
+        Form {
+            kernel: ("index_scores", "index_scores"),
             threads: 128,
-            table,
-            ..Launch::PLAIN
-        });
-        let grid = [longest.div_ceil(keys) as u32, n as u32];
-        let shared = shared(keys) as u32;
-        plan.launch(Launch {
-            kernel: kernel("index_scores"),
-            grid,
-            threads: keys as u32,
-            shared,
-            table,
-            ..Launch::PLAIN
-        });
+            tile,
+            shared: shared(tile),
+            blocks: BLOCKS * chip.multiprocessors,
+            overlaps: false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Chip, Form, Head, Plan, Room, Row, Scores, Seen, Target};
+    use crate::backend::cuda::Cuda;
+    use crate::conformance::case::index_scores::{RowShape, Shape};
+    use crate::conformance::case::{Problem, Rng};
+    use crate::step::Limits;
+    use crate::{Device, Method};
+    use std::collections::BTreeSet;
+    use std::sync::Arc;
+
+    const CHIP: Chip = Chip { hopper: true, multiprocessors: 3, shared: 227 << 10, attention: None };
+
+    /// The blocks of a call of rows with so many keys, and its table.
+    fn plan(counts: &[usize], (method, room): (Method, Room)) -> (usize, Head, Vec<Row>) {
+        let cpu = Device::cpu().expect("a CPU");
+        let longest = counts.iter().max().copied().unwrap_or(0);
+        let (q, weights) = (cpu.zeros(64 * 128).expect("memory"), cpu.zeros(64).expect("memory"));
+        let keys = cpu.zeros(longest * 128).expect("memory");
+        let scores = Scores {
+            q: &q.view().reshape([1, 64, 128]).expect("a shape"),
+            weights: &weights.view().reshape([1, 64]).expect("a shape"),
+            method,
+            out: None,
+            status: 0,
+        };
+        let keys = keys.view().reshape([longest, 128]).expect("a shape");
+        let seen = counts.iter().map(|&count| Seen { keys: &keys, query: 0, count, out: 0 });
+        let mut plan = Plan::default();
+        scores.push(&mut plan, seen, Target { room, chip: CHIP });
+        let (head, rows) = plan.table.split_at(size_of::<Head>());
+        let blocks = plan.launches.first().map_or(0, |launch| launch.grid[0] as usize);
+        (
+            blocks,
+            bytemuck::pod_read_unaligned(head),
+            rows.chunks(size_of::<Row>()).map(bytemuck::pod_read_unaligned).collect(),
+        )
+    }
+
+    /// Every tile has one block, and a row knows how many it has.
+    #[test]
+    fn the_work_list_is_whole() {
+        let long: Vec<usize> = (0..40).map(|r| r * r * 7 % 999).collect();
+        let wide: Vec<usize> = [vec![0; 300], vec![100_000], vec![0; 300], vec![1, 0]].concat();
+        let limits = Room::Limits(Limits { rows: 700, width: 0, keys: 100_000 });
+        for counts in [&[0, 0][..], &[1], &[64, 0, 65, 129], &long, &wide] {
+            for method in [Method::Reference, Method::Fast] {
+                let tile = Form::of(method, [64, 128], CHIP).tile;
+                for room in [Room::Own, limits] {
+                    let (blocks, head, rows) = plan(counts, (method, room));
+                    assert!((1..=Form::of(method, [64, 128], CHIP).blocks).contains(&blocks));
+                    assert_eq!(head.rows as usize, rows.len());
+                    let mut next = 0;
+                    for (row, count) in rows.iter().zip(counts) {
+                        assert_eq!((row.first, row.count), (next, *count as i64));
+                        next += count.div_ceil(tile) as i64;
+                        let block = |tile: i64| tile / head.per as i64;
+                        let parts: BTreeSet<i64> = (row.first..next).map(block).collect();
+                        assert!(parts.is_empty() || parts.len() == row.parts as usize, "{row:?}");
+                        let busy = parts.iter().all(|&block| block < head.busy as i64);
+                        assert!(busy && (row.count > 0 || head.busy > 0), "{head:?} {row:?}");
+                    }
+                    assert_eq!(next as u64, head.tiles);
+                    assert!(rows[counts.len()..].iter().all(|row| row.count == -1 && row.first == i64::MAX));
+                }
+            }
+        }
+        assert_eq!(plan(&[], (Method::Fast, Room::Own)).0, 0);
+    }
+
+    /// A GPU that places work as one of so many multiprocessors would; `None`, printed, where this machine has none.
+    fn device(multiprocessors: usize) -> Option<Device> {
+        let mut cuda = Cuda::open(0, None).map_err(|why| println!("SKIPPED: {why}")).ok()?;
+        let kernels = std::sync::Arc::get_mut(&mut cuda.kernels).expect("of this handle alone");
+        kernels.chip.multiprocessors = multiprocessors;
+        Some(Device::from_backend(Arc::new(cuda)))
+    }
+
+    /// Blocks that have many rows, rows that have many blocks; damage in some, for the status words.
+    #[test]
+    fn every_placement_gives_the_same_bits() {
+        let keys = [0, 1, 63, 64, 65, 0, 700, 129, 128, 0, 5000, 31, 2048, 0];
+        let rows = keys.map(|keys| RowShape { start_pos: 4 * keys + 2, spare: 1 }).to_vec();
+        let order: Vec<usize> = (0..rows.len()).collect();
+        let mut data = Shape { heads: 64, dim: 128, ratio: 4, rows }.generate(11);
+        data.corrupt(100_000, &mut Rng::new(12));
+        for method in [Method::Reference, Method::Fast] {
+            let place = |multiprocessors| {
+                let mut loaded = data.load(&device(multiprocessors)?, method).expect("memory");
+                loaded.reset(0xa5).expect("reset");
+                loaded.call(&order, 0).expect("a call");
+                Some(loaded.results(&order).expect("nothing else is written"))
+            };
+            let Some(one) = place(1) else { return };
+            for multiprocessors in [2, 3, 132] {
+                assert_eq!(place(multiprocessors).as_ref(), Some(&one), "{method:?}, {multiprocessors}");
+            }
+        }
     }
 }

@@ -14,6 +14,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// Kernel files of Hopper's own instructions, by their stems.
 pub(super) const HOPPER: &[(&str, &str)] = &[
     (
+        "index_scores_hopper",
+        concat!(include_str!("index_scores.cuh"), include_str!("index_scores_hopper.cu")),
+    ),
+    (
         "sparse_attention_hopper",
         concat!(
             include_str!("sparse_attention_hopper.cuh"),
@@ -38,7 +42,7 @@ pub(super) const SOURCES: [(&str, &str); 6] = [
     ("compress", include_str!("compress.cu")),
     ("convert_state", include_str!("convert_state.cu")),
     ("gather_rows", include_str!("gather_rows.cu")),
-    ("index_scores", include_str!("index_scores.cu")),
+    ("index_scores", concat!(include_str!("index_scores.cuh"), include_str!("index_scores.cu"))),
     ("sparse_attention", include_str!("sparse_attention.cu")),
     ("top_k", include_str!("top_k.cu")),
 ];
@@ -52,6 +56,7 @@ pub(super) fn source(stem: &str) -> Option<String> {
     define("PARTIALS", dims::PARTIALS.to_string());
     define("HEAD_DIM", dims::HEAD_DIM.to_string());
     define("MAX_HEADS", dims::MAX_HEADS.to_string());
+    define("INDEX_DIM", dims::INDEX_DIM.to_string());
     define("NO_INDEX", format!("({})", dims::NO_INDEX));
     define("F32_MAX", bits(f32::MAX));
     define("F32_INF", bits(f32::INFINITY));

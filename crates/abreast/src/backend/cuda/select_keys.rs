@@ -6,28 +6,32 @@ use crate::backend::plan::{Plan, Room};
 use crate::dims::causal_count;
 use crate::ops::{Checked, SelectKeys};
 
+/// Places of a row of so many scores: rows start at whole lines of memory.
+fn places(scores: usize) -> usize {
+    scores.next_multiple_of(128 / size_of::<f32>())
+}
+
 pub(super) fn plan(mut op: Checked<SelectKeys<'_>>, target: Target) -> Plan {
     let count = |e: usize| causal_count(op.rows[e].start_pos, op.ratio);
     let n = op.rows.len();
     // The rows' scores, one behind the other; a step has the place for its limits.
     let starts: Vec<usize> = (0..n)
         .scan(0, |end, e| {
-            *end += count(e);
-            Some(*end - count(e))
+            *end += places(count(e));
+            Some(*end - places(count(e)))
         })
         .collect();
     let places = match target.room {
-        Room::Own => (0..n).map(count).sum(),
-        Room::Limits(limits) => limits.rows * limits.keys,
+        Room::Own => (0..n).map(|e| places(count(e))).sum(),
+        Room::Limits(limits) => limits.rows * places(limits.keys),
     };
     let mut plan = Plan { scratch: places * size_of::<f32>(), ..Plan::default() };
     let status = index_scores::status(&op.status);
-    let scores = index_scores::Scores { q: &op.q, weights: &op.weights, out: None, status };
-    let scored = (0..n).map(|e| index_scores::Row {
-        keys: op.rows[e].keys.as_ptr() as u64,
-        query: op.rows[e].query as u64,
-        out: starts[e] as u64,
-        count: count(e) as i64,
+    let (method, out) = (op.method, None);
+    let scores = index_scores::Scores { q: &op.q, weights: &op.weights, method, out, status };
+    let scored = op.rows.iter().enumerate().map(|(e, row)| {
+        let (query, count, out) = (row.query, count(e), starts[e]);
+        index_scores::Seen { keys: &row.keys, query, count, out }
     });
     scores.push(&mut plan, scored, target);
     let selected: Vec<top_k::Row> = (0..n)

@@ -1,0 +1,86 @@
+// The work list of index scores. Rows are cut into tiles of keys; all tiles of a call are numbered through, row after row, and
+// a block has `per` of them, one after the other. What a block has of a row is a part. A key's score depends on that key
+// alone, so where a tile runs decides no bit.
+
+struct Row {
+    u64 keys;    // bf16 [kv_len][dim]
+    u64 query;   // row of q and weights
+    u64 out;     // first score in out
+    i64 count;   // keys that the query may see; -1: a padding entry that writes nothing
+    i64 first;   // its first tile's number: never less than the row's before it
+    u64 said;    // by parts: how many have opened, in this launch and those before with this table; the last bad launch << 32
+    u32 parts;   // how many parts it has
+    u32 pad;
+};
+
+struct Table {
+    u64 q;       // bf16 [queries][heads][dim]
+    u64 weights; // f32 [queries][heads]
+    u64 out;     // f32; 0: the scratch memory
+    u64 status;  // u32 [rows], or 0
+    i64 tiles, per;
+    int tile;    // keys of a tile
+    int heads, dim, rows;
+    u32 busy;    // blocks that have something to do: the first ones, and at least one
+    u32 pad;
+    Row row[1];
+};
+
+// Which row a tile is of: the last that starts at it or before it. A whole warp looks at 32 rows at once.
+static __device__ __forceinline__ int row_of(const Table* t, i64 tile) {
+    int at = 0, stride = 1;
+    while (stride * WARP < t->rows) stride *= WARP;
+    for (; stride > 0; stride /= WARP) {
+        int r = at + lane() * stride;
+        bool starts = r < t->rows && t->row[r].first <= tile;
+        at += (__popc(__ballot_sync(FULL, starts)) - 1) * stride;
+    }
+    return at;
+}
+
+// Calls `work` with each row that a block has a part of, the part's first key and how many keys it has; for whole warps.
+template <class Work> static __device__ __forceinline__ void each_part(const Table* t, Work work) {
+    i64 tile = blockIdx.x * t->per, end = min(tile + t->per, t->tiles);
+    while (tile < end) {
+        int r = row_of(t, tile);
+        const Row row = t->row[r];
+        i64 first = (tile - row.first) * t->tile;
+        int keys = (int)min(row.count - first, (end - tile) * t->tile);
+        tile += (keys + t->tile - 1) / t->tile;
+        work(r, row, first, keys);
+    }
+}
+
+// The status words of rows without a key, which have no part; for one warp of every block.
+static __device__ __forceinline__ void clear_empty(const Table* t) {
+    if (!t->status) return;
+    for (int r = blockIdx.x * WARP + lane(); r < t->rows; r += gridDim.x * WARP)
+        if (t->row[r].count == 0) ((u32*)t->status)[r] = 0;
+}
+
+// The others need no launch of their own, and no block waits for another. A part clears its row's word before it counts itself as
+// open. A part that is bad says so in the same place: if all parts are open then, no clearing is to come, and it sets the
+// word; if not, those that open later find what it said, and set the word after they have cleared it.
+static __device__ __forceinline__ void clear(const Table* t, int r) {
+    if (t->status) ((volatile u32*)t->status)[r] = 0;
+}
+
+// For the thread that has cleared the row's word, early in the part.
+static __device__ __forceinline__ void open_part(Table* t, int r) {
+    if (!t->status) return;
+    u64 said;
+    asm volatile("atom.add.release.gpu.global.u64 %0, [%1], 1;" : "=l"(said) : "l"(&t->row[r].said) : "memory");
+    u32 launch = (u32)said / t->row[r].parts + 1;
+    if (said >> 32 == launch) ((volatile u32*)t->status)[r] = NONFINITE_SCORE;
+}
+
+// For any thread that found something bad, when the part is open.
+static __device__ __forceinline__ void report_bad(Table* t, int r) {
+    if (!t->status) return;
+    u64* place = &t->row[r].said;
+    u64 said = *(volatile u64*)place, found;
+    u32 launch = ((u32)said - 1) / t->row[r].parts + 1;
+    while ((found = atomicCAS(place, said, (u64)launch << 32 | (u32)said)) != said) said = found;
+    __threadfence();
+    if ((u32)said == launch * t->row[r].parts) ((volatile u32*)t->status)[r] = NONFINITE_SCORE;
+}
