@@ -35,6 +35,8 @@ mod view;
 
 pub use any_view::{AnyView, AnyViewMut};
 pub use backend::cpu::{CpuOptions, Isa};
+#[cfg(feature = "metal-harness")]
+pub use backend::metal::Schedule;
 pub use device::{Buffer, Device, Gpu};
 pub use dtype::{DType, Element};
 pub use error::{Arg, Error, Result};

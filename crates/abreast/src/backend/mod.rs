@@ -3,7 +3,12 @@
 pub(crate) mod cpu;
 #[cfg(feature = "cuda")]
 pub(crate) mod cuda;
-#[cfg(feature = "cuda")]
+#[cfg(all(feature = "metal", any(target_vendor = "apple", feature = "metal-harness")))]
+pub(crate) mod metal;
+#[cfg(any(
+    feature = "cuda",
+    all(feature = "metal", any(target_vendor = "apple", feature = "metal-harness"))
+))]
 mod plan;
 #[cfg(feature = "cuda")]
 mod schedule;
@@ -96,9 +101,12 @@ pub(crate) fn open(kind: Kind) -> Result<Arc<dyn Backend>> {
             device: DeviceId { kind, ordinal: 0 },
             why: "this build lacks it; build with `--features cuda`".into(),
         }),
+        #[cfg(all(feature = "metal", any(target_vendor = "apple", feature = "metal-harness")))]
+        Kind::Metal => metal::open(),
+        #[cfg(not(all(feature = "metal", any(target_vendor = "apple", feature = "metal-harness"))))]
         Kind::Metal => Err(Error::Unavailable {
             device: DeviceId { kind, ordinal: 0 },
-            why: "this version has no such backend yet".into(),
+            why: "this build lacks it; build with `--features metal`, on macOS".into(),
         }),
     }
 }
