@@ -55,8 +55,8 @@ impl Device {
         backend::cuda::Cuda::open(ordinal, stream).map(|cuda| Device::from_backend(Arc::new(cuda)))
     }
 
-    /// Metal's kernels on the CPU, for tests: the text that Apple's chips run, compiled by `tools/metal-harness/compile`, which the
-    /// environment variable `ABREAST_METAL_HARNESS` names.
+    /// Metal's kernels on the CPU, for tests: the text that Apple's chips run, compiled by
+    /// `tools/metal-harness`.
     #[cfg(feature = "metal-harness")]
     pub fn metal_harness(schedule: crate::Schedule) -> Result<Device> {
         backend::metal::open_harness(schedule).map(Device::from_backend)

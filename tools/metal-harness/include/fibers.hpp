@@ -15,6 +15,9 @@
 #include <xmmintrin.h>
 #endif
 
+// The kernels are what is to be sanitized.
+#pragma clang attribute push(__attribute__((no_sanitize("undefined"))), apply_to = function)
+
 namespace harness {
 
 constexpr uint32_t LANES = 32;
@@ -38,7 +41,9 @@ struct Site {
     unsigned line;
 
     static Site here(const char* file = __builtin_FILE(), unsigned line = __builtin_LINE()) { return {file, line}; }
-    bool operator==(const Site& other) const { return line == other.line && strcmp(file, other.file) == 0; }
+    bool operator==(const Site& other) const {
+        return line == other.line && (file == other.file || strcmp(file, other.file) == 0);
+    }
 };
 
 enum class Wait : uint8_t { Nothing, Simdgroup, Threadgroup, Done };
@@ -62,12 +67,9 @@ public:
     uint32_t grid[2] = {}, block[2] = {}, threads = 0;
 
     static Group& current() {
-        static thread_local Group group;
-        return group;
-    }
-
-    ~Group() {
-        if (stacks) munmap(stacks, room * STACK);
+        static thread_local Group* group = nullptr;
+        if (!group) group = new Group;  // one an operating-system thread, for good
+        return *group;
     }
 
     const Fiber& fiber() const { return *running; }
@@ -88,7 +90,11 @@ public:
             uint64_t at = backwards ? blocks - 1 - b : b;
             block[0] = uint32_t(at % grid[0]);
             block[1] = uint32_t(at / grid[0]);
-            if (const char* wrong = run()) return wrong;
+            if (const char* wrong = run()) {
+                // Fibers that stand somewhere in a kernel are left there, and begin anew.
+                for (Fiber& fiber : fibers) fiber.started = false;
+                return wrong;
+            }
         }
         return nullptr;
     }
@@ -149,14 +155,15 @@ private:
         if (stacks == MAP_FAILED) abort();
         // The lowest page of every stack, so that one that overflows does not run into its neighbour.
         for (size_t i = 0; i < room; i++) mprotect(stacks + i * STACK, 4096, PROT_NONE);
-        fibers.resize(room);
+        fibers.assign(room, Fiber());
     }
 
+    // A fiber lives as long as its group: making one costs system calls.
     static void trampoline() {
-        Group& group = current();
-        group.kernel();
-        group.running->wait = Wait::Done;
-        _longjmp(group.scheduler, 1);
+        for (Group& group = current();;) {
+            group.kernel();
+            group.meet(Wait::Done, {"", 0});
+        }
     }
 
     void resume(Fiber& fiber) {
@@ -177,8 +184,9 @@ private:
     const char* run() {
         for (const Range& range : shared) memset(range.start, POISON, range.size);
         for (uint32_t i = 0; i < threads; i++) {
-            fibers[i] = Fiber();
+            fibers[i].wait = Wait::Nothing;
             fibers[i].index = i;
+            fibers[i].operations = 0;
         }
         uint32_t simdgroups = (threads + LANES - 1) / LANES;
         for (;;) {
@@ -284,3 +292,5 @@ inline int launch(const Launch& l, const std::function<void(unsigned char*)>& bo
 }
 
 }  // namespace harness
+
+#pragma clang attribute pop

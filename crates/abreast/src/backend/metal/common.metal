@@ -31,6 +31,26 @@ inline ushort narrow(float x) {
 inline bool finite(float x) { return (as_type<uint>(x) & 0x7f800000u) != 0x7f800000u; }
 inline bool finite_bits(ushort x) { return (x & 0x7f80u) != 0x7f80u; }
 
+// In units of 2^-149; |x| < 2^-100.
+inline long small_units(float x) {
+    uint bits = as_type<uint>(x), exponent = (bits >> 23) & 0xffu;
+    long mantissa = bits & 0x7fffffu;
+    long units = exponent == 0 ? mantissa : (mantissa | 0x800000) << (exponent - 1);
+    return bits >> 31 ? -units : units;
+}
+
+// a + b in IEEE arithmetic: Apple's chips take subnormal numbers for zeros. One is lost beside 2^-100 anyway; the sum of smaller
+// numbers is found in integers, and rounds where it is a normal number.
+inline float add_ieee(float a, float b) {
+    uint larger = max(as_type<uint>(a) & 0x7fffffffu, as_type<uint>(b) & 0x7fffffffu);
+    if (larger >= 0x0d800000u || larger == 0) return a + b;
+    long sum = small_units(a) + small_units(b);
+    uint sign = sum < 0 ? 0x80000000u : 0u;
+    ulong units = sum < 0 ? ulong(-sum) : ulong(sum);
+    if (units < 0x1000000ul) return as_type<float>(sign | uint(units));
+    return as_type<float>(sign | (as_type<uint>(float(units)) - (149u << 23)));
+}
+
 // exp(x) for x <= 0; see dims.rs.
 inline float exp_ref(float x) {
     float t = fma(x, EXP_LOG2_E, EXP_ROUND);

@@ -57,7 +57,7 @@ inline long window_place(device const Head& head, device const Row& row, uint2 e
             for (uint g = f; g < features; g += d) {
                 float kv = row.kv[ulong(token) * features + g];
                 float score = row.score[ulong(token) * features + g];
-                float biased = score + ape[g];
+                float biased = add_ieee(score, ape[g]);
                 bool legal = finite(kv) && finite(score) && biased == biased;
                 row.kv_state[s + g] = finite(kv) ? kv : 0.0f;
                 row.score_state[s + g] = legal ? biased : F32_NAN;

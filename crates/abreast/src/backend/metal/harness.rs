@@ -6,7 +6,7 @@ use crate::device::Gpu;
 use std::alloc::{Layout, alloc, dealloc};
 use std::ffi::{CStr, c_char, c_int};
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::path::PathBuf;
+use std::path::Path;
 use std::process::Command;
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -22,11 +22,11 @@ pub struct Schedule {
     pub flush_subnormals: bool,
 }
 
-/// Names the script that compiles kernels.
-const PROGRAM: &str = "ABREAST_METAL_HARNESS";
+/// The script that compiles kernels; without arguments it tells its compiler.
+const COMPILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tools/metal-harness/compile");
 
 pub(super) struct Harness {
-    program: PathBuf,
+    compiler: String,
     schedule: Schedule,
     /// `None` only while it is dropped.
     jobs: Option<Sender<Job>>,
@@ -63,9 +63,7 @@ pub(super) struct End {
 
 impl Harness {
     pub(super) fn open(schedule: Schedule) -> Result<Harness, String> {
-        let Some(program) = std::env::var_os(PROGRAM).map(PathBuf::from) else {
-            return Err(format!("{PROGRAM} does not name tools/metal-harness/compile"));
-        };
+        let compiler = compile(&[])?;
         let (jobs, queue) = channel::<Job>();
         let work = move || {
             for Job { launches, end } in queue {
@@ -76,7 +74,7 @@ impl Harness {
         };
         let worker = std::thread::Builder::new().name("metal harness".into()).spawn(work);
         let worker = worker.map_err(|e| format!("no thread: {e}"))?;
-        Ok(Harness { program, schedule, jobs: Some(jobs), worker: Some(worker) })
+        Ok(Harness { compiler, schedule, jobs: Some(jobs), worker: Some(worker) })
     }
 }
 
@@ -88,6 +86,13 @@ impl Drop for Harness {
             let _ = worker.join();
         }
     }
+}
+
+/// Runs the script; what it prints.
+fn compile(arguments: &[&Path]) -> Result<String, String> {
+    let output = Command::new(COMPILE).args(arguments).output().map_err(|e| format!("{COMPILE}: {e}"))?;
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
+    if output.status.success() { Ok(text(&output.stdout)) } else { Err(text(&output.stderr)) }
 }
 
 fn run(launches: Vec<(Arc<Pipeline>, Arguments)>) -> Result<Duration, String> {
@@ -119,7 +124,7 @@ impl Driver for Harness {
     type Ticket = Arc<End>;
 
     fn describe(&self) -> String {
-        format!("kernels on the CPU, {:?}", self.schedule)
+        format!("kernels on the CPU by {}, {:?}", self.compiler, self.schedule)
     }
 
     fn gpu(&self) -> Gpu {
@@ -148,12 +153,10 @@ impl Driver for Harness {
         std::fs::create_dir_all(&folder).map_err(|e| format!("{}: {e}", folder.display()))?;
         let path = |extension: &str| folder.join(format!("{stem}-{:016x}.{extension}", hash.finish()));
         let (source, library) = (path("metal"), path("so"));
-        std::fs::write(&source, text).map_err(|e| format!("{}: {e}", source.display()))?;
-        let compiled = Command::new(&self.program).args([&source, &library]).output();
-        let compiled = compiled.map_err(|e| format!("{}: {e}", self.program.display()))?;
-        if !compiled.status.success() {
-            return Err(format!("{stem}.metal: {}", String::from_utf8_lossy(&compiled.stderr)));
+        if std::fs::read_to_string(&source).ok().as_deref() != Some(text) {
+            std::fs::write(&source, text).map_err(|e| format!("{}: {e}", source.display()))?;
         }
+        compile(&[&source, &library])?;
         // SAFETY: a library that was compiled just now from a kernel of this crate; it starts nothing when it is loaded.
         let library = unsafe { libloading::Library::new(&library) };
         library.map(Arc::new).map_err(|e| format!("{stem}: {e}"))
