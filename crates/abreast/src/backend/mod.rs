@@ -54,6 +54,19 @@ pub(crate) trait Backend: Run + Send + Sync {
     fn upload(&self, from: &[u8], to: *mut u8) -> Result<()>;
     /// Copies device memory to the host, after all queued work.
     fn download(&self, from: *const u8, to: &mut [u8]) -> Result<()>;
+    /// Waits for all queued work; where the host finds memory of an allocation of this backend, `None` where it cannot.
+    fn on_host(&self, _at: *mut u8, _bytes: usize) -> Result<Option<*mut u8>> {
+        Ok(None)
+    }
+    /// Memory of a foreign buffer, kept until the allocation is dropped, and its length in bytes.
+    ///
+    /// # Safety
+    /// The buffer is one of this backend's driver.
+    #[cfg(all(feature = "metal", target_vendor = "apple"))]
+    unsafe fn adopt(&self, _buffer: *mut std::ffi::c_void) -> Result<(Box<dyn Allocation>, usize)> {
+        let why = "it takes in no foreign buffers".into();
+        Err(Error::Unavailable { device: self.id(), why })
+    }
     /// Waits for all queued work.
     fn synchronize(&self) -> Result<()>;
 

@@ -13,8 +13,9 @@ use objc2_metal::{
     MTLCommandQueue, MTLCompileOptions, MTLComputeCommandEncoder, MTLComputePipelineState,
     MTLCreateSystemDefaultDevice, MTLDevice, MTLDispatchType, MTLEvent, MTLGPUFamily, MTLLanguageVersion,
     MTLLibrary, MTLMathFloatingPointFunctions, MTLMathMode, MTLResidencySet, MTLResidencySetDescriptor,
-    MTLResourceOptions, MTLSize,
+    MTLResource, MTLResourceOptions, MTLSize, MTLStorageMode,
 };
+use std::ffi::c_void;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
@@ -78,7 +79,7 @@ impl Apple {
         Ok(Apple { device, queue, resident, done, submitted: AtomicU64::new(0), family })
     }
 
-    fn adopt(&self, buffer: Object<dyn MTLBuffer>) -> Shared {
+    fn resident(&self, buffer: Object<dyn MTLBuffer>) -> Shared {
         let set = self.resident.lock();
         set.0.addAllocation(buffer.as_ref());
         set.0.commit();
@@ -107,7 +108,7 @@ impl Driver for Apple {
 
     fn describe(&self) -> String {
         let system = NSProcessInfo::processInfo().operatingSystemVersionString();
-        format!("{} (Apple family {}), macOS {system}", self.device.name(), self.family)
+        format!("{} (Apple family {}), macOS, {system}", self.device.name(), self.family)
     }
 
     fn gpu(&self) -> Gpu {
@@ -126,7 +127,17 @@ impl Driver for Apple {
     fn allocate(&self, bytes: usize) -> Option<Shared> {
         // Order is kept by events and barriers: Metal need not look for hazards, and could not see those through addresses.
         let options = MTLResourceOptions::StorageModeShared | MTLResourceOptions::HazardTrackingModeUntracked;
-        self.device.newBufferWithLength_options(bytes, options).map(|buffer| self.adopt(buffer))
+        self.device.newBufferWithLength_options(bytes, options).map(|buffer| self.resident(buffer))
+    }
+
+    unsafe fn adopt(&self, buffer: *mut c_void) -> std::result::Result<Shared, String> {
+        // SAFETY: the caller's promise: a Metal buffer, or null.
+        let buffer: Option<Object<dyn MTLBuffer>> = unsafe { Retained::retain(buffer.cast()) };
+        let buffer = buffer.ok_or("the buffer is null")?;
+        if buffer.storageMode() != MTLStorageMode::Shared {
+            return Err("the buffer's storage mode must be shared".into());
+        }
+        Ok(self.resident(buffer))
     }
 
     fn library(&self, stem: &str, source: &str) -> std::result::Result<Self::Library, String> {

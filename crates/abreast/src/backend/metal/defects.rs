@@ -4,8 +4,8 @@ use super::Metal;
 use super::harness::{Harness, Schedule};
 use super::kernels::source;
 use super::queue::Queue;
-use crate::Device;
 use crate::conformance::{Options, run};
+use crate::{Device, Method};
 use std::sync::Arc;
 
 /// Words of one kernel file and what they are replaced by; none by default.
@@ -16,6 +16,7 @@ pub(super) struct Defect {
     by: &'static str,
     /// Where it must be found.
     filter: &'static str,
+    method: Method,
 }
 
 impl Defect {
@@ -30,14 +31,50 @@ impl Defect {
 }
 
 const fn defect(stem: &'static str, [words, by]: [&'static str; 2], filter: &'static str) -> Defect {
-    Defect { stem, words, by, filter }
+    Defect { stem, words, by, filter, method: Method::Reference }
 }
 
-const DEFECTS: [Defect; 1] = [defect(
-    "sparse_attention",
-    ["index >= row.kv_len", "index > row.kv_len"],
-    "sparse_attention/fail_closed",
-)];
+const fn fast(defect: Defect) -> Defect {
+    Defect { method: Method::Fast, ..defect }
+}
+
+const DEFECTS: [Defect; 11] = [
+    defect(
+        "sparse_attention",
+        ["index >= row.kv_len", "index > row.kv_len"],
+        "sparse_attention/fail_closed/",
+    ),
+    defect("sparse_attention", ["sum = tree(sum);", ""], "sparse_attention/law/r3/"),
+    defect(
+        "sparse_attention",
+        ["dot * head.scale", "dot * head.scale * (head.rows > 1)"],
+        "attention/law/r2/",
+    ),
+    fast(defect(
+        "sparse_attention",
+        ["h < heads && first + k < row.width", "h < heads && first + k + 1 < row.width"],
+        "sparse_attention/law/r3/",
+    )),
+    fast(defect("index_scores", ["offset[c] >= 0 ? widen", "offset[c] > 0 ? widen"], "index_scores/law/r3/")),
+    defect(
+        "index_scores",
+        ["!finite(dot) || !finite(weight)", "!finite(weight)"],
+        "index_scores/fail_closed/",
+    ),
+    defect(
+        "top_k",
+        ["equal + ties.before < need", "equal + ties.before + 1 < need"],
+        "top_k/ties/all_equal/k5",
+    ),
+    defect("top_k", ["if (bits == 0x80000000u) bits = 0;", ""], "top_k/ties/all_zero"),
+    defect("compress", ["finite(kv) ? kv : 0.0f", "kv"], "compress/fail_closed/"),
+    defect("convert_state", ["as_type<uint>(-F32_INF)", "0u"], "convert_state/law/r"),
+    defect(
+        "gather_rows",
+        ["i < head.bytes; i += threads) out[i]", "i + 1 < head.bytes; i += threads) out[i]"],
+        "gather_rows/law/r",
+    ),
+];
 
 #[test]
 fn every_defect_of_a_kernel_turns_the_suite_red() {
@@ -49,11 +86,12 @@ fn every_defect_of_a_kernel_turns_the_suite_red() {
         };
         let mut metal = Metal::new(Arc::new(Queue::new(harness)));
         metal.kernels.defect = defect;
-        let options = Options { filter: Some(defect.filter.into()), fail_fast: true, ..Options::default() };
+        let Defect { filter, method, .. } = defect;
+        let options = Options { filter: Some(filter.into()), method, fail_fast: true, ..Options::default() };
         let report = run(&Device::from_backend(Arc::new(metal)), &options, &mut |_| ());
         match report.failures.first() {
             Some(failure) => println!("{} found in {}", defect.words, failure.case),
-            None => unnoticed.push(defect),
+            None => unnoticed.push(defect.words),
         }
     }
     assert!(unnoticed.is_empty(), "nobody noticed {unnoticed:#?}");

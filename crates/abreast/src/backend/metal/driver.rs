@@ -18,6 +18,12 @@ pub(super) trait Driver: Send + Sync + Sized + 'static {
     fn gpu(&self) -> Gpu;
     /// Memory of at least one byte that host and device share, resident until it is dropped; `None` where there is none.
     fn allocate(&self, bytes: usize) -> Option<Self::Memory>;
+    /// A buffer of the caller's, retained and made resident.
+    ///
+    /// # Safety
+    /// It is an `id<MTLBuffer>`.
+    #[cfg(target_vendor = "apple")]
+    unsafe fn adopt(&self, buffer: *mut std::ffi::c_void) -> Result<Self::Memory, String>;
     fn library(&self, stem: &str, text: &str) -> Result<Self::Library, String>;
     fn pipeline(&self, library: &Self::Library, name: &str) -> Result<Self::Pipeline, String>;
     /// Queues launches, each after the one before it and all after what was submitted before.

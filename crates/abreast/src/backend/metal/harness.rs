@@ -146,6 +146,11 @@ impl Driver for Harness {
         (!start.is_null()).then_some(Heap { start, layout })
     }
 
+    #[cfg(target_vendor = "apple")]
+    unsafe fn adopt(&self, _buffer: *mut std::ffi::c_void) -> Result<Heap, String> {
+        Err("the harness has no Metal buffers".into())
+    }
+
     fn library(&self, stem: &str, text: &str) -> Result<Arc<libloading::Library>, String> {
         let mut hash = DefaultHasher::new();
         text.hash(&mut hash);

@@ -110,19 +110,34 @@ impl<D: Driver> Backend for Metal<D> {
         if from.is_empty() {
             return Ok(());
         }
-        // SAFETY: the device is done, and there are as many bytes at the place.
-        let copy = |place: *mut u8| unsafe { place.copy_from_nonoverlapping(from.as_ptr(), from.len()) };
-        self.queue.on_host((to as u64, from.len()), copy)
+        let place = self.queue.on_host((to as u64, from.len()))?;
+        // SAFETY: the device is done, and there are as many bytes at the place, which the caller alone may write.
+        unsafe { place.copy_from_nonoverlapping(from.as_ptr(), from.len()) };
+        Ok(())
     }
 
     fn download(&self, from: *const u8, to: &mut [u8]) -> Result<()> {
-        let len = to.len();
-        if len == 0 {
+        if to.is_empty() {
             return Ok(());
         }
-        // SAFETY: as in `upload`.
-        let copy = |place: *mut u8| unsafe { to.as_mut_ptr().copy_from_nonoverlapping(place, len) };
-        self.queue.on_host((from as u64, len), copy)
+        let place = self.queue.on_host((from as u64, to.len()))?;
+        // SAFETY: the device is done, and there are as many bytes at the place, which nobody may write meanwhile.
+        unsafe { place.copy_to_nonoverlapping(to.as_mut_ptr(), to.len()) };
+        Ok(())
+    }
+
+    fn on_host(&self, at: *mut u8, bytes: usize) -> Result<Option<*mut u8>> {
+        self.queue.on_host((at as u64, bytes)).map(Some)
+    }
+
+    #[cfg(target_vendor = "apple")]
+    unsafe fn adopt(&self, buffer: *mut std::ffi::c_void) -> Result<(Box<dyn Allocation>, usize)> {
+        // SAFETY: the caller's promise is the driver's.
+        let memory = unsafe { self.queue.driver().adopt(buffer) };
+        let memory = memory.map_err(|why| Error::Unavailable { device: ID, why })?;
+        let block = self.queue.adopt(memory)?;
+        let len = block.len();
+        Ok((Box::new(block), len))
     }
 
     fn synchronize(&self) -> Result<()> {

@@ -131,16 +131,27 @@ impl<D: Driver> Queue<D> {
         self.enter()?.drain()
     }
 
-    /// Waits for all work, then lends memory of an allocation of this queue to the host.
-    pub(super) fn on_host(&self, (address, len): (u64, usize), with: impl FnOnce(*mut u8)) -> Result<()> {
+    /// Waits for all work; where the host finds memory of an allocation of this queue.
+    pub(super) fn on_host(&self, (address, len): (u64, usize)) -> Result<*mut u8> {
         let mut state = self.enter()?;
         state.drain()?;
         let (start, &(size, contents)) = state.blocks.range(..=address).next_back().expect("an allocation");
         let offset = (address - start) as usize;
         assert!(offset <= size && len <= size - offset, "within the allocation");
         // SAFETY: within the allocation.
-        with(unsafe { contents.0.add(offset) });
-        Ok(())
+        Ok(unsafe { contents.0.add(offset) })
+    }
+
+    /// Takes memory in that was not allocated here, unless it was taken in before; as it is.
+    #[cfg(target_vendor = "apple")]
+    pub(super) fn adopt(self: &Arc<Self>, memory: D::Memory) -> Result<Block<D>> {
+        let mut state = self.enter()?;
+        if state.blocks.contains_key(&memory.address()) {
+            let why = "it holds this buffer already: drop the other handle to it first".into();
+            return Err(Error::Unavailable { device: ID, why });
+        }
+        state.blocks.insert(memory.address(), (memory.len(), Contents(memory.contents())));
+        Ok(Block { memory: ManuallyDrop::new(memory), queue: self.clone() })
     }
 
     /// While what it returns lives, nothing is freed.
