@@ -109,18 +109,14 @@ pub(crate) fn open(kind: Kind) -> Result<Arc<dyn Backend>> {
         Kind::Cpu => open_cpu(cpu::CpuOptions::default()),
         #[cfg(feature = "cuda")]
         Kind::Cuda => Ok(Arc::new(cuda::Cuda::open(0, None)?)),
-        #[cfg(not(feature = "cuda"))]
-        Kind::Cuda => Err(Error::Unavailable {
-            device: DeviceId { kind, ordinal: 0 },
-            why: "this build lacks it; build with `--features cuda`".into(),
-        }),
         #[cfg(all(feature = "metal", any(target_vendor = "apple", feature = "metal-harness")))]
         Kind::Metal => metal::open(),
-        #[cfg(not(all(feature = "metal", any(target_vendor = "apple", feature = "metal-harness"))))]
-        Kind::Metal => Err(Error::Unavailable {
-            device: DeviceId { kind, ordinal: 0 },
-            why: "this build lacks it; build with `--features metal`, on macOS".into(),
-        }),
+        #[allow(unreachable_patterns)]
+        _ => {
+            let feature = if kind == Kind::Metal { "metal`, on macOS" } else { "cuda`" };
+            let why = format!("this build lacks it; build with `--features {feature}");
+            Err(Error::Unavailable { device: DeviceId { kind, ordinal: 0 }, why })
+        }
     }
 }
 
