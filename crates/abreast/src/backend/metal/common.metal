@@ -28,8 +28,8 @@ inline ushort narrow(float x) {
     return ushort((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
 }
 
-inline bool finite(float x) { return (as_type<uint>(x) & 0x7f800000u) != 0x7f800000u; }
-inline bool finite_bits(ushort x) { return (x & 0x7f80u) != 0x7f80u; }
+inline bool is_finite(float x) { return (as_type<uint>(x) & 0x7f800000u) != 0x7f800000u; }
+inline bool is_finite_bits(ushort x) { return (x & 0x7f80u) != 0x7f80u; }
 
 // In units of 2^-149; |x| < 2^-100.
 inline long small_units(float x) {

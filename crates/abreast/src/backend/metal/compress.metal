@@ -58,8 +58,8 @@ inline long window_place(device const Head& head, device const Row& row, uint2 e
                 float kv = row.kv[ulong(token) * features + g];
                 float score = row.score[ulong(token) * features + g];
                 float biased = add_ieee(score, ape[g]);
-                bool legal = finite(kv) && finite(score) && biased == biased;
-                row.kv_state[s + g] = finite(kv) ? kv : 0.0f;
+                bool legal = is_finite(kv) && is_finite(score) && biased == biased;
+                row.kv_state[s + g] = is_finite(kv) ? kv : 0.0f;
                 row.score_state[s + g] = legal ? biased : F32_NAN;
             }
         }
@@ -87,12 +87,12 @@ inline long window_place(device const Head& head, device const Row& row, uint2 e
                 if (place < 0) continue;
                 float weight = exp_ref(row.score_state[place + f] - most);
                 float value = row.kv_state[place + f];
-                bad = bad || !finite(value);
+                bad = bad || !is_finite(value);
                 denominator = denominator + weight;
                 numerator = fma(weight, value, numerator);
             }
             float c = numerator / denominator;
-            bad = bad || !finite(c);
+            bad = bad || !is_finite(c);
             pooled[f] = widen(narrow(c));
         }
         bad = group_any(bad, &flag, thread_id);
@@ -105,11 +105,11 @@ inline long window_place(device const Head& head, device const Row& row, uint2 e
         threadgroup_barrier(mem_flags::mem_threadgroup);
         float mean = square_sum / float(d);
         float r = 1.0f / precise::sqrt(mean + head.epsilon);
-        bad = bad || !finite(mean);
+        bad = bad || !is_finite(mean);
         for (uint f = thread_id; f < d; f += threads) {
             float result = pooled[f] * r * head.norm[f];
             ushort rounded = narrow(result);
-            bad = bad || !finite(result) || !finite_bits(rounded);
+            bad = bad || !is_finite(result) || !is_finite_bits(rounded);
             out[f] = rounded;
         }
         // Also the moment from which `pooled` may be overwritten.

@@ -58,7 +58,7 @@ const DEFECTS: [Defect; 11] = [
     fast(defect("index_scores", ["offset[c] >= 0 ? widen", "offset[c] > 0 ? widen"], "index_scores/law/r3/")),
     defect(
         "index_scores",
-        ["!finite(dot) || !finite(weight)", "!finite(weight)"],
+        ["!is_finite(dot) || !is_finite(weight)", "!is_finite(weight)"],
         "index_scores/fail_closed/",
     ),
     defect(
@@ -67,7 +67,7 @@ const DEFECTS: [Defect; 11] = [
         "top_k/ties/all_equal/k5",
     ),
     defect("top_k", ["if (bits == 0x80000000u) bits = 0;", ""], "top_k/ties/all_zero"),
-    defect("compress", ["finite(kv) ? kv : 0.0f", "kv"], "compress/fail_closed/"),
+    defect("compress", ["is_finite(kv) ? kv : 0.0f", "kv"], "compress/fail_closed/"),
     defect("convert_state", ["as_type<uint>(-F32_INF)", "0u"], "convert_state/law/r"),
     defect(
         "gather_rows",

@@ -17,7 +17,7 @@ struct Columns {
 
 // After the step with distance D, lane l holds the pairs whose number agrees with it in the bits from D up.
 template <uint D>
-inline void exchange(thread Pairs& p, uint lane) {
+inline void exchange_halves(thread Pairs& p, uint lane) {
     bool upper = (lane & D) != 0;
 #pragma unroll
     for (uint i = 0; i < D; i++) {
@@ -45,11 +45,11 @@ inline float pair_dots(device const ushort* q, thread const Columns& columns, ui
                 p.sum[h * PAIR_COLUMNS + c] = fma(x, v[c], p.sum[h * PAIR_COLUMNS + c]);
         }
     }
-    exchange<16>(p, lane);
-    exchange<8>(p, lane);
-    exchange<4>(p, lane);
-    exchange<2>(p, lane);
-    exchange<1>(p, lane);
+    exchange_halves<16>(p, lane);
+    exchange_halves<8>(p, lane);
+    exchange_halves<4>(p, lane);
+    exchange_halves<2>(p, lane);
+    exchange_halves<1>(p, lane);
     return p.sum[0];
 }
 
@@ -66,7 +66,7 @@ struct Accumulators {
     simdgroup_float8x8 of[2][2];
 };
 
-inline void clear(thread Accumulators& sums) {
+inline void clear_sums(thread Accumulators& sums) {
 #pragma unroll
     for (uint i = 0; i < 2; i++) {
 #pragma unroll
@@ -75,7 +75,7 @@ inline void clear(thread Accumulators& sums) {
 }
 
 // Adds a step: `tile` holds A [64][step] and B, [column][step] where it is transposed, else [step][column].
-inline void multiply(thread Accumulators& sums, threadgroup const float* tile, uint warp, bool transposed) {
+inline void multiply_step(thread Accumulators& sums, threadgroup const float* tile, uint warp, bool transposed) {
     threadgroup const float* a = tile + (warp / 2) * 16 * PITCH;
     threadgroup const float* b = tile + A_FLOATS;
     uint column = (warp % 2) * 16;
@@ -121,10 +121,11 @@ struct TileDots {
     uint heads, dim;
 };
 
-inline void tile_dots(TileDots of, threadgroup float* tile, threadgroup const long* offset, uint2 thread_and_warp) {
+inline void tile_dots(
+    thread const TileDots& of, threadgroup float* tile, threadgroup const long* offset, uint2 thread_and_warp) {
     uint thread_id = thread_and_warp.x, warp = thread_and_warp.y;
     Accumulators sums;
-    clear(sums);
+    clear_sums(sums);
     for (uint f = 0; f < of.dim; f += TILE) {
         threadgroup_barrier(mem_flags::mem_threadgroup);
         for (uint i = thread_id; i < TILE_HEADS * TILE; i += TILE_THREADS) {
@@ -136,7 +137,7 @@ inline void tile_dots(TileDots of, threadgroup float* tile, threadgroup const lo
             tile[A_FLOATS + c * PITCH + k] = offset[c] >= 0 ? widen(of.rows[offset[c] + f + k]) : 0.0f;
         }
         threadgroup_barrier(mem_flags::mem_threadgroup);
-        if ((warp / 2) * 16 < of.heads) multiply(sums, tile, warp, true);
+        if ((warp / 2) * 16 < of.heads) multiply_step(sums, tile, warp, true);
     }
     spread(sums, tile, warp);
 }

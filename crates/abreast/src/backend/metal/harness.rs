@@ -135,7 +135,7 @@ impl Driver for Harness {
             multiprocessors: 0,
             clock_khz: 0,
             l2_bytes: 0,
-            memory_bytes: 0,
+            memory_bytes: 64 << 20,
         }
     }
 

@@ -22,13 +22,13 @@ struct Score {
     bool bad;
 };
 
-inline void add(thread Score& score, float dot, float weight) {
-    score.bad = score.bad || !finite(dot) || !finite(weight);
+inline void add_head(thread Score& score, float dot, float weight) {
+    score.bad = score.bad || !is_finite(dot) || !is_finite(weight);
     score.sum = fma(dot > 0.0f ? dot : 0.0f, weight, score.sum);
 }
 
-inline void put(device const Head& head, device uchar* scratch, thread const Score& score, ulong2 row_and_key) {
-    bool bad = score.bad || !finite(score.sum);
+inline void put_score(device const Head& head, device uchar* scratch, thread const Score& score, ulong2 row_and_key) {
+    bool bad = score.bad || !is_finite(score.sum);
     uint r = uint(row_and_key.x);
     device float* out = head.out ? head.out : (device float*)scratch;
     out[row_of(head, r).out + row_and_key.y] = bad ? -F32_INF : score.sum;
@@ -58,10 +58,10 @@ inline void put(device const Head& head, device uchar* scratch, thread const Sco
         // Every lane of a column adds up the same, in the order of the heads.
         for (uint i = 0; i < PAIR_HEADS; i++) {
             float dot = simd_shuffle(dots, ushort(i * PAIR_COLUMNS + lane % PAIR_COLUMNS));
-            if (h + i < head.heads) add(score, dot, weights[h + i]);
+            if (h + i < head.heads) add_head(score, dot, weights[h + i]);
         }
     }
-    if (lane < PAIR_COLUMNS && first + lane < row.count) put(head, scratch, score, ulong2(r, first + lane));
+    if (lane < PAIR_COLUMNS && first + lane < row.count) put_score(head, scratch, score, ulong2(ulong(r), ulong(first + lane)));
 }
 
 // Grid (32 keys each, rows), in matrices: a key is read once for 64 heads.
@@ -80,7 +80,7 @@ inline void put(device const Head& head, device uchar* scratch, thread const Sco
         TileDots dots = {head.q + (row.query * head.heads + h0) * head.dim, row.keys, heads, head.dim};
         tile_dots(dots, tile, offset, uint2(thread_id, warp));
         if (thread_id < TILE)
-            for (uint h = 0; h < heads; h++) add(score, tile[h * PITCH + thread_id], weights[h0 + h]);
+            for (uint h = 0; h < heads; h++) add_head(score, tile[h * PITCH + thread_id], weights[h0 + h]);
     }
-    if (thread_id < TILE && first + thread_id < row.count) put(head, scratch, score, ulong2(r, first + thread_id));
+    if (thread_id < TILE && first + thread_id < row.count) put_score(head, scratch, score, ulong2(ulong(r), ulong(first + thread_id)));
 }

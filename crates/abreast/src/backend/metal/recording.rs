@@ -65,7 +65,7 @@ each_operation!(take);
 
 impl<D: Driver> Recording for Step<D> {
     fn start(&mut self) -> Box<dyn Send> {
-        self.taken.get_mut().unwrap_or_else(PoisonError::into_inner).clear();
+        *self.taken.get_mut().unwrap_or_else(PoisonError::into_inner) = Plan::default();
         Box::new(self.metal.queue.open_step())
     }
 

@@ -127,14 +127,14 @@ inline device float* logits(device const Head& head, device uchar* scratch, uint
     bool bad = false;
     for (uint j = lane; j < row.width; j += LANES) {
         if (row.indices[j] == NO_INDEX) continue;
-        bad = bad || !finite(w[j]);
+        bad = bad || !is_finite(w[j]);
         most = fmax(most, w[j]);
     }
     for (ushort s = LANES / 2; s > 0; s /= 2) most = fmax(most, simd_shuffle_xor(most, s));
     float sum = 0.0f;
     if (head.sinks) {
         float sink = head.sinks[h];
-        bad = bad || !finite(sink);
+        bad = bad || !is_finite(sink);
         most = fmax(most, sink);
         if (lane == 0) sum = exp_ref(sink - most);
     }
@@ -151,7 +151,7 @@ inline device float* logits(device const Head& head, device uchar* scratch, uint
 }
 
 // A result that is not finite, and one that rounding makes so, are for the last step to find.
-inline ushort rounded(float value) { return finite(value) ? narrow(value) : 0x7fc0; }
+inline ushort rounded(float value) { return is_finite(value) ? narrow(value) : 0x7fc0; }
 
 // Grid (4 heads each, rows); a thread has the features f, f + 256, ... of all of them.
 constant constexpr uint SUM_HEADS = 4;
@@ -192,7 +192,7 @@ constant constexpr uint SUM_HEADS = 4;
     uint heads = min(head.heads - h0, TILE_HEADS);
     device const float* w = logits(head, scratch, uint2(r, h0));
     Accumulators sums;
-    clear(sums);
+    clear_sums(sums);
     for (uint first = 0; first < row.width; first += TILE) {
         threadgroup_barrier(mem_flags::mem_threadgroup);
         if (thread_id < TILE) {
@@ -210,7 +210,7 @@ constant constexpr uint SUM_HEADS = 4;
             tile[A_FLOATS + k * PITCH + f] = offset[k] >= 0 ? widen(row.kv[offset[k] + f]) : 0.0f;
         }
         threadgroup_barrier(mem_flags::mem_threadgroup);
-        if ((warp / 2) * 16 < heads) multiply(sums, tile, warp, false);
+        if ((warp / 2) * 16 < heads) multiply_step(sums, tile, warp, false);
     }
     spread(sums, tile, warp);
     device ushort* out = head.out + (row.out * head.heads + h0) * head.dim + f0;
@@ -234,19 +234,19 @@ constant constexpr uint SUM_HEADS = 4;
             for (uint j = 0; j < row.width; j++) {
                 if (row.indices[j] == NO_INDEX) continue;
                 device const ushort* kv = row.kv + ulong(row.indices[j]) * head.dim;
-                for (uint f = lane; f < head.dim; f += LANES) bad_cache = bad_cache || !finite_bits(kv[f]);
+                for (uint f = lane; f < head.dim; f += LANES) bad_cache = bad_cache || !is_finite_bits(kv[f]);
             }
         }
         bool bad = false;
-        for (uint f = lane; f < head.dim; f += LANES) bad = bad || !finite_bits(out[f]);
+        for (uint f = lane; f < head.dim; f += LANES) bad = bad || !is_finite_bits(out[f]);
         bad_cache = simd_any(bad_cache);
         zero = simd_any(bad) || bad_cache;
         if (zero) {
             bool bad_query = false;
             device const ushort* q = head.q + (row.query * head.heads + h) * head.dim;
-            for (uint f = lane; f < head.dim; f += LANES) bad_query = bad_query || !finite_bits(q[f]);
+            for (uint f = lane; f < head.dim; f += LANES) bad_query = bad_query || !is_finite_bits(q[f]);
             if (simd_any(bad_query)) faults |= NONFINITE_QUERY;
-            if (head.sinks && !finite(head.sinks[h])) faults |= NONFINITE_SINK;
+            if (head.sinks && !is_finite(head.sinks[h])) faults |= NONFINITE_SINK;
             if (bad_cache) {
                 faults |= NONFINITE_KV;
             } else if (faults == 0) {

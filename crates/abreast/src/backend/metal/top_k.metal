@@ -22,7 +22,7 @@ inline device const Row& row_of(device const Head& head, uint r) { return ((devi
 // Larger for the better score; 0 for one that is not finite. Both zeros are one; subnormals stay, as no float is computed with.
 inline uint ordered(float score) {
     uint bits = as_type<uint>(score);
-    if (!finite(score)) return 0;
+    if (!is_finite(score)) return 0;
     if (bits == 0x80000000u) bits = 0;
     return bits >> 31 ? ~bits : bits | 0x80000000u;
 }
@@ -32,7 +32,7 @@ struct Counted {
 };
 
 // How many of the threads before this one have `value`, and how many of all.
-inline Counted count(bool value, threadgroup uint* sums, uint2 lane_and_warp) {
+inline Counted count_before(bool value, threadgroup uint* sums, uint2 lane_and_warp) {
     uint lane = lane_and_warp.x, warp = lane_and_warp.y;
     uint sum = value ? 1 : 0;
     for (ushort s = 1; s < LANES; s *= 2) {
@@ -42,12 +42,12 @@ inline Counted count(bool value, threadgroup uint* sums, uint2 lane_and_warp) {
     threadgroup_barrier(mem_flags::mem_threadgroup);
     if (lane == LANES - 1) sums[warp] = sum;
     threadgroup_barrier(mem_flags::mem_threadgroup);
-    Counted counted = {sum - (value ? 1 : 0), 0};
+    uint before = sum - (value ? 1 : 0), all = 0;
     for (uint s = 0; s < WARPS; s++) {
-        if (s < warp) counted.before += sums[s];
-        counted.all += sums[s];
+        if (s < warp) before += sums[s];
+        all += sums[s];
     }
-    return counted;
+    return Counted{before, all};
 }
 
 [[kernel, max_total_threads_per_threadgroup(1024)]] void top_k(ARGUMENTS) {
@@ -107,9 +107,9 @@ inline Counted count(bool value, threadgroup uint* sums, uint2 lane_and_warp) {
         long i = first + thread_id;
         uint key = i < n ? ordered(scores[i]) : 0;
         bool tied = key != 0 && key == bound;
-        Counted ties = count(tied, sums, uint2(lane, warp));
+        Counted ties = count_before(tied, sums, uint2(lane, warp));
         bool take = key > bound || (tied && equal + ties.before < need);
-        Counted hits = count(take, sums, uint2(lane, warp));
+        Counted hits = count_before(take, sums, uint2(lane, warp));
         if (take) chosen[taken + hits.before] = ulong(key) << 32 | ulong(~uint(i));
         taken += hits.all;
         equal += ties.all;
