@@ -8,6 +8,7 @@ use clap::ValueEnum;
 pub(crate) enum BackendName {
     Cpu,
     Cuda,
+    Metal,
 }
 
 impl BackendName {
@@ -15,6 +16,7 @@ impl BackendName {
         let kind = match self {
             BackendName::Cpu => Kind::Cpu,
             BackendName::Cuda => Kind::Cuda,
+            BackendName::Metal => Kind::Metal,
         };
         Device::open(kind).map_err(|e| e.to_string())
     }

@@ -47,9 +47,9 @@ pub(crate) fn run(args: Args) -> CommandResult {
     let info = Info {
         version: env!("CARGO_PKG_VERSION"),
         target: format!("{}-{}", std::env::consts::ARCH, std::env::consts::OS),
-        processor: proc_field("/proc/cpuinfo", "model name"),
+        processor: processor(),
         threads: std::thread::available_parallelism().map_or(1, |n| n.get()),
-        memory_bytes: proc_bytes("/proc/meminfo", "MemTotal"),
+        memory_bytes: proc_bytes("/proc/meminfo", "MemTotal").or_else(|| sysctl("hw.memsize")?.parse().ok()),
         memory_available_bytes: proc_bytes("/proc/meminfo", "MemAvailable"),
         instruction_sets: Isa::ALL.into_iter().map(instruction_set).collect(),
         backends: [Kind::Cpu, Kind::Cuda, Kind::Metal].into_iter().map(backend).collect(),
@@ -116,6 +116,20 @@ impl Info {
         }
         text
     }
+}
+
+/// The processor's model, where the system tells.
+pub(crate) fn processor() -> Option<String> {
+    proc_field("/proc/cpuinfo", "model name").or_else(|| sysctl("machdep.cpu.brand_string"))
+}
+
+/// What macOS tells.
+fn sysctl(name: &str) -> Option<String> {
+    if !cfg!(target_os = "macos") {
+        return None;
+    }
+    let output = std::process::Command::new("/usr/sbin/sysctl").args(["-n", name]).output().ok()?;
+    output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
 /// Most memory that this process has held at once, where the system tells.

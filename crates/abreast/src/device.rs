@@ -59,6 +59,26 @@ impl Device {
         backend::cuda::Cuda::open(ordinal, stream).map(|cuda| Device::from_backend(Arc::new(cuda)))
     }
 
+    /// A buffer of Metal's as it stands, without a copy: the caller's caches, say. It is retained until the result is dropped; elements
+    /// beyond a whole number of them are left out.
+    ///
+    /// # Safety
+    /// `buffer` is an `id<MTLBuffer>` of this device in shared storage whose contents are elements of `T`. The caller's own work on it
+    /// is not ordered with this handle's: wait for either before the other begins.
+    #[cfg(all(feature = "metal", target_vendor = "apple"))]
+    pub unsafe fn adopt_metal_buffer<T: Element>(&self, buffer: *mut std::ffi::c_void) -> Result<Buffer<T>> {
+        // SAFETY: the caller's promise.
+        let (memory, bytes) = unsafe { self.backend.adopt(buffer) }?;
+        Ok(Buffer { memory, len: bytes / size_of::<T>(), device: self.clone(), life: PhantomData })
+    }
+
+    /// Metal's kernels on the CPU, for tests: the text that Apple's chips run, compiled by
+    /// `tools/metal-harness`.
+    #[cfg(feature = "metal-harness")]
+    pub fn metal_harness(schedule: crate::Schedule) -> Result<Device> {
+        backend::metal::open_harness(schedule).map(Device::from_backend)
+    }
+
     pub(crate) fn from_backend(backend: Arc<dyn Backend>) -> Device {
         Device { backend }
     }
@@ -172,9 +192,9 @@ impl std::fmt::Debug for Device {
 pub struct Gpu {
     /// The product's name.
     pub name: String,
-    /// Compute capability, such as (9, 0).
+    /// Compute capability, such as (9, 0); of an Apple GPU its family, such as (9, 0) for the M3's.
     pub capability: (u32, u32),
-    /// The CUDA version that the driver speaks, such as (13, 0).
+    /// The CUDA version that the driver speaks, such as (13, 0); of an Apple GPU the version of macOS.
     pub driver: (u32, u32),
     /// Streaming multiprocessors.
     pub multiprocessors: u32,
@@ -225,6 +245,20 @@ impl<T: Element> Buffer<T> {
     /// All of it, written as `shape`; an error where the numbers of elements differ.
     pub fn shaped_mut<const N: usize>(&mut self, shape: [usize; N]) -> Result<ViewMut<'_, T, N>> {
         self.view_mut().reshape(shape)
+    }
+
+    /// The contents in place, after all queued work, where host and device share memory: on the CPU and on Metal. `None` elsewhere.
+    pub fn host(&self) -> Result<Option<&[T]>> {
+        let place = self.device.backend.on_host(self.memory.ptr(), self.len * size_of::<T>())?;
+        // SAFETY: the allocation holds `len` initialised, aligned elements; nobody writes while `self` is borrowed.
+        Ok(place.map(|place| unsafe { std::slice::from_raw_parts(place.cast(), self.len) }))
+    }
+
+    /// As [`Buffer::host`], to be written.
+    pub fn host_mut(&mut self) -> Result<Option<&mut [T]>> {
+        let place = self.device.backend.on_host(self.memory.ptr(), self.len * size_of::<T>())?;
+        // SAFETY: as in `host`, and `self` is borrowed exclusively.
+        Ok(place.map(|place| unsafe { std::slice::from_raw_parts_mut(place.cast(), self.len) }))
     }
 
     /// Overwrites the buffer from host memory.

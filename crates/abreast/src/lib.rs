@@ -11,15 +11,15 @@
 //! They depend on that row's own inputs and shape alone: not on how many rows there are, their order, lengths or
 //! contents, not on threads, and not on what ran before.
 //!
-//! | operation | what | CPU | CUDA |
-//! | --- | --- | --- | --- |
-//! | [`SparseAttention`] | attention over selected cache slots with learned sinks | yes | feature `cuda` |
-//! | [`IndexScores`] | the lightning indexer's scores | yes | feature `cuda` |
-//! | [`TopK`] | exact selection with a total order | yes | feature `cuda` |
-//! | [`SelectKeys`] | the two in one call | yes | feature `cuda` |
-//! | [`Compress`] | the learned recurrent KV compressor | yes | feature `cuda` |
-//! | [`ConvertState`] | a compressor's state in the other layout | yes | feature `cuda` |
-//! | [`GatherRows`] | rows from many places, side by side | yes | feature `cuda` |
+//! | operation | what | CPU | CUDA | Metal |
+//! | --- | --- | --- | --- | --- |
+//! | [`SparseAttention`] | attention over selected cache slots with learned sinks | yes | feature `cuda` | feature `metal` |
+//! | [`IndexScores`] | the lightning indexer's scores | yes | feature `cuda` | feature `metal` |
+//! | [`TopK`] | exact selection with a total order | yes | feature `cuda` | feature `metal` |
+//! | [`SelectKeys`] | the two in one call | yes | feature `cuda` | feature `metal` |
+//! | [`Compress`] | the learned recurrent KV compressor | yes | feature `cuda` | feature `metal` |
+//! | [`ConvertState`] | a compressor's state in the other layout | yes | feature `cuda` | feature `metal` |
+//! | [`GatherRows`] | rows from many places, side by side | yes | feature `cuda` | feature `metal` |
 
 mod any_view;
 mod backend;
@@ -35,6 +35,8 @@ mod view;
 
 pub use any_view::{AnyView, AnyViewMut};
 pub use backend::cpu::{CpuOptions, Isa};
+#[cfg(feature = "metal-harness")]
+pub use backend::metal::Schedule;
 pub use device::{Buffer, Device, Gpu};
 pub use dtype::{DType, Element};
 pub use error::{Arg, Error, Result};

@@ -25,7 +25,11 @@ pub(super) fn ceilings(device: &Device, gpu: &Gpu) -> Result<Ceilings> {
         fma_from: if rate.is_some() { "properties" } else { "unknown" },
         matrix_gflops: matrix_gflops(gpu),
         least_call_us: Some(gather(device, (1, 4), SMALL_CALLS)? * 1e6),
-        memory: vec![copy(device, (gpu.l2_bytes / 2).max(1 << 20))?, copy(device, MEMORY)?],
+        // No more than a part of it, where host and device share memory.
+        memory: vec![
+            copy(device, (gpu.l2_bytes / 2).max(1 << 20))?,
+            copy(device, MEMORY.min(gpu.memory_bytes / 8))?,
+        ],
     })
 }
 

@@ -1,6 +1,7 @@
 //! Where and with what a report was measured.
 
-use abreast::{Device, Gpu, Isa};
+use crate::info;
+use abreast::{Device, Gpu, Isa, Kind};
 use serde::Serialize;
 use std::time::SystemTime;
 
@@ -40,13 +41,19 @@ pub(super) struct GpuModel {
 }
 
 impl GpuModel {
-    pub(super) fn new(gpu: Gpu) -> GpuModel {
-        let ((major, minor), (cuda, update)) = (gpu.capability, gpu.driver);
-        let module = driver_module().map_or(String::new(), |version| format!("{version}, "));
+    pub(super) fn new(kind: Kind, gpu: Gpu) -> GpuModel {
+        let ((major, minor), (version, update)) = (gpu.capability, gpu.driver);
+        let (architecture, driver) = match kind {
+            Kind::Metal => (format!("Apple family {major}"), format!("macOS {version}.{update}")),
+            _ => {
+                let module = driver_module().map_or(String::new(), |version| format!("{version}, "));
+                (format!("sm_{major}{minor}"), format!("{module}CUDA {version}.{update}"))
+            }
+        };
         GpuModel {
             name: gpu.name,
-            architecture: format!("sm_{major}{minor}"),
-            driver: format!("{module}CUDA {cuda}.{update}"),
+            architecture,
+            driver,
             multiprocessors: gpu.multiprocessors,
             clock_mhz: gpu.clock_khz / 1000,
             l2_bytes: gpu.l2_bytes,
@@ -59,12 +66,12 @@ impl Machine {
     /// `cpu` is how the CPU backend works, where that is measured.
     pub(super) fn new(device: &Device, cpu: Option<(Isa, usize)>) -> Machine {
         Machine {
-            cpu: cpu_model().unwrap_or_else(|| format!("unknown {}", std::env::consts::ARCH)),
+            cpu: info::processor().unwrap_or_else(|| format!("unknown {}", std::env::consts::ARCH)),
             arch: std::env::consts::ARCH,
             features: features(),
             cores: cores(),
             device: device.describe(),
-            gpu: device.gpu().map(GpuModel::new),
+            gpu: device.gpu().map(|gpu| GpuModel::new(device.id().kind, gpu)),
             isa: cpu.map(|(isa, _)| isa.to_string()),
             threads: cpu.map(|(_, threads)| threads),
             version: env!("CARGO_PKG_VERSION"),
@@ -76,13 +83,6 @@ impl Machine {
 /// Processors that this process may use.
 pub(super) fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, |n| n.get())
-}
-
-/// Linux tells; elsewhere the report does without.
-fn cpu_model() -> Option<String> {
-    let text = std::fs::read_to_string("/proc/cpuinfo").ok()?;
-    let line = text.lines().find(|line| line.starts_with("model name"))?;
-    line.split_once(':').map(|(_, model)| model.trim().to_owned())
 }
 
 /// The version in the first line, `NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.95.05  ...`, of the driver's own file.

@@ -179,7 +179,7 @@ mod tests {
     use super::super::machine::{GpuModel, Machine};
     use super::super::measure::{Measured, OnGpu, Timing};
     use super::*;
-    use abreast::{Cost, Device, Gpu, Method};
+    use abreast::{Cost, Device, Gpu, Kind, Method};
 
     fn compared(ratio: f64) -> Compared {
         Compared { median_us: 10.0, ratio, how: None, goal_us: None, bare_us: None }
@@ -214,7 +214,7 @@ mod tests {
             l2_bytes: 60 << 20,
             memory_bytes: 1 << 37,
         };
-        machine.gpu = Some(GpuModel::new(gpu));
+        machine.gpu = Some(GpuModel::new(Kind::Cuda, gpu));
         let timing = |median| Timing { median, p10: 1.0, p90: 3.0, samples: 5 };
         let on_gpu = OnGpu {
             turn_bytes: 4096,

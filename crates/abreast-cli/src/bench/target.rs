@@ -9,6 +9,9 @@ use crate::backend::BackendName;
 use abreast::{CpuOptions, Device, Gpu, Isa, Method, Result};
 use std::time::Duration;
 
+/// Where the driver does not tell the size of the last cache: no chip's is larger.
+const LARGEST_CACHE: usize = 96 << 20;
+
 pub(super) struct Target {
     device: Device,
     method: Method,
@@ -34,7 +37,10 @@ impl Target {
             return Ok(Target { device, method: args.method.into(), kind });
         }
         let device = args.backend.open()?;
-        let gpu = device.gpu().ok_or("bench: the driver describes no GPU")?;
+        let mut gpu = device.gpu().ok_or("bench: the driver describes no GPU")?;
+        if gpu.l2_bytes == 0 {
+            gpu.l2_bytes = LARGEST_CACHE;
+        }
         Ok(Target { device, method: args.method.into(), kind: Kind::Gpu(gpu) })
     }
 

@@ -3,7 +3,12 @@
 pub(crate) mod cpu;
 #[cfg(feature = "cuda")]
 pub(crate) mod cuda;
-#[cfg(feature = "cuda")]
+#[cfg(all(feature = "metal", any(target_vendor = "apple", feature = "metal-harness")))]
+pub(crate) mod metal;
+#[cfg(any(
+    feature = "cuda",
+    all(feature = "metal", any(target_vendor = "apple", feature = "metal-harness"))
+))]
 mod plan;
 #[cfg(feature = "cuda")]
 mod schedule;
@@ -49,6 +54,19 @@ pub(crate) trait Backend: Run + Send + Sync {
     fn upload(&self, from: &[u8], to: *mut u8) -> Result<()>;
     /// Copies device memory to the host, after all queued work.
     fn download(&self, from: *const u8, to: &mut [u8]) -> Result<()>;
+    /// Waits for all queued work; where the host finds memory of an allocation of this backend, `None` where it cannot.
+    fn on_host(&self, _at: *mut u8, _bytes: usize) -> Result<Option<*mut u8>> {
+        Ok(None)
+    }
+    /// Memory of a foreign buffer, kept until the allocation is dropped, and its length in bytes.
+    ///
+    /// # Safety
+    /// The buffer is one of this backend's driver.
+    #[cfg(all(feature = "metal", target_vendor = "apple"))]
+    unsafe fn adopt(&self, _buffer: *mut std::ffi::c_void) -> Result<(Box<dyn Allocation>, usize)> {
+        let why = "it takes in no foreign buffers".into();
+        Err(Error::Unavailable { device: self.id(), why })
+    }
     /// Waits for all queued work.
     fn synchronize(&self) -> Result<()>;
 
@@ -103,15 +121,14 @@ pub(crate) fn open(kind: Kind) -> Result<Arc<dyn Backend>> {
         Kind::Cpu => open_cpu(cpu::CpuOptions::default()),
         #[cfg(feature = "cuda")]
         Kind::Cuda => Ok(Arc::new(cuda::Cuda::open(0, None)?)),
-        #[cfg(not(feature = "cuda"))]
-        Kind::Cuda => Err(Error::Unavailable {
-            device: DeviceId { kind, ordinal: 0 },
-            why: "this build lacks it; build with `--features cuda`".into(),
-        }),
-        Kind::Metal => Err(Error::Unavailable {
-            device: DeviceId { kind, ordinal: 0 },
-            why: "this version has no such backend yet".into(),
-        }),
+        #[cfg(all(feature = "metal", any(target_vendor = "apple", feature = "metal-harness")))]
+        Kind::Metal => metal::open(),
+        #[allow(unreachable_patterns)]
+        _ => {
+            let feature = if kind == Kind::Metal { "metal`, on macOS" } else { "cuda`" };
+            let why = format!("this build lacks it; build with `--features {feature}");
+            Err(Error::Unavailable { device: DeviceId { kind, ordinal: 0 }, why })
+        }
     }
 }
 

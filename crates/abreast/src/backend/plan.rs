@@ -113,6 +113,7 @@ impl Plan {
 
     /// Makes the one launch of another plan a part of this one's last, if both are of one kind and neither call needs scratch: more
     /// rows of its grid. Whether it could; the calls must have nothing to do with each other.
+    #[cfg(feature = "cuda")]
     pub(super) fn join(&mut self, other: &Plan) -> bool {
         let (Some(last), [more]) = (self.launches.last_mut(), &other.launches[..]) else { return false };
         let alike = |launch: &Launch| Launch {

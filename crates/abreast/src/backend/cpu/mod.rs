@@ -183,6 +183,10 @@ impl Backend for Cpu {
         Ok(())
     }
 
+    fn on_host(&self, at: *mut u8, _bytes: usize) -> Result<Option<*mut u8>> {
+        Ok(Some(at))
+    }
+
     fn synchronize(&self) -> Result<()> {
         // A call returns when its work is done.
         Ok(())
