@@ -239,8 +239,11 @@ mod tests {
             assert!(std::time::Instant::now() < deadline, "the driver never told that the graph is gone");
             std::thread::yield_now();
         }
-        copy(&gpu, &[c], &mut other).expect("a call");
-        assert_eq!(gone(), 0);
+        // Other tests' graphs may go meanwhile: a later call frees those.
+        while gone() > 0 {
+            assert!(std::time::Instant::now() < deadline, "what a graph kept is not freed");
+            copy(&gpu, &[c], &mut other).expect("a call");
+        }
     }
 
     #[test]
