@@ -3,15 +3,13 @@
 pub(crate) mod cpu;
 #[cfg(feature = "cuda")]
 pub(crate) mod cuda;
-#[cfg(all(feature = "metal", any(target_vendor = "apple", feature = "metal-harness")))]
-pub(crate) mod metal;
 #[cfg(any(
     feature = "cuda",
     all(feature = "metal", any(target_vendor = "apple", feature = "metal-harness"))
 ))]
-mod plan;
-#[cfg(feature = "cuda")]
-mod schedule;
+mod gpu;
+#[cfg(all(feature = "metal", any(target_vendor = "apple", feature = "metal-harness")))]
+pub(crate) mod metal;
 
 use crate::device::Gpu;
 use crate::error::{Error, Result};

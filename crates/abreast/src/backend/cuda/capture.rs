@@ -8,7 +8,7 @@
 
 use super::driver::{Memory, Queue};
 use super::{Cuda, Scratch};
-use crate::backend::plan::Plan;
+use crate::backend::gpu::plan::Plan;
 use crate::error::{Error, Result};
 use cudarc::driver::{DriverError, result, sys};
 use std::ffi::c_void;

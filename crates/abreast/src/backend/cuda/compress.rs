@@ -1,8 +1,7 @@
 //! The compressor: the table and the launch of `compress.cu`.
 
-use super::index_scores::status;
 use super::target::Target;
-use crate::backend::plan::{Launch, Plan};
+use crate::backend::gpu::plan::{Launch, Plan, status};
 use crate::dims::{OVERLAP_RATIO, PARTIALS};
 use crate::ops::{Checked, Compress, Emit, StateLayout};
 use bytemuck::{Pod, Zeroable};

@@ -1,10 +1,10 @@
 //! Index scores: the work list and the launch of `index_scores.cu`, or of `index_scores_hopper.cu`.
 
 use super::target::{Chip, Target};
-use crate::backend::plan::{Launch, Plan, Room, address};
+use crate::backend::gpu::plan::{Launch, Plan, Room, status};
 use crate::dims::{INDEX_DIM, causal_count};
 use crate::ops::{Checked, IndexScores, Method};
-use crate::view::{View, ViewMut};
+use crate::view::View;
 use bytemuck::{Pod, Zeroable};
 use half::bf16;
 
@@ -75,10 +75,6 @@ pub(super) fn plan(mut op: Checked<IndexScores<'_>>, target: Target) -> Plan {
     });
     scores.push(&mut plan, rows, target);
     plan
-}
-
-pub(super) fn status(status: &Option<ViewMut<'_, u32, 1>>) -> u64 {
-    address(status.as_ref().map(|s| s.as_ptr()))
 }
 
 impl Scores<'_> {

@@ -4,7 +4,7 @@ use super::cache::Cache;
 use super::driver::{Owned, Queue};
 use super::nvrtc::{Nvrtc, OPTIONS, Source};
 use super::target::{Chip, HOPPER_SHARED};
-use crate::dims::{self, exp, status};
+use crate::backend::gpu::constants::defines;
 use crate::error::{Error, Result};
 use cudarc::driver::{CudaFunction, CudaModule, sys};
 use cudarc::nvrtc::Ptx;
@@ -50,28 +50,7 @@ pub(super) const SOURCES: [(&str, &str); 6] = [
 /// The constants of `dims`, then what all kernels share, then the kernel file. Hopper's instructions before a file that uses them.
 pub(super) fn source(stem: &str) -> Option<String> {
     let (_, kernel) = SOURCES.iter().chain(HOPPER).find(|(name, _)| *name == stem)?;
-    let mut text = String::new();
-    let bits = |x: f32| format!("__uint_as_float(0x{:08x}u)", x.to_bits());
-    let mut define = |name: &str, value: String| text.push_str(&format!("#define {name} {value}\n"));
-    define("PARTIALS", dims::PARTIALS.to_string());
-    define("HEAD_DIM", dims::HEAD_DIM.to_string());
-    define("MAX_HEADS", dims::MAX_HEADS.to_string());
-    define("INDEX_DIM", dims::INDEX_DIM.to_string());
-    define("NO_INDEX", format!("({})", dims::NO_INDEX));
-    define("F32_MAX", bits(f32::MAX));
-    define("F32_INF", bits(f32::INFINITY));
-    define("F32_NAN", bits(f32::NAN));
-    define("EXP_LOG2_E", bits(exp::LOG2_E));
-    define("EXP_ROUND", bits(exp::ROUND));
-    define("EXP_LN2_HIGH", bits(exp::LN2_HIGH));
-    define("EXP_LN2_LOW", bits(exp::LN2_LOW));
-    define("EXP_LOWEST", bits(exp::LOWEST));
-    for (n, c) in exp::COEFFICIENTS.iter().enumerate() {
-        define(&format!("EXP_C{n}"), bits(*c));
-    }
-    for (bit, name) in status::ALL {
-        define(name, format!("{bit}u"));
-    }
+    let mut text = defines(|bits| format!("__uint_as_float(0x{bits:08x}u)"));
     text.push_str("#line 1 \"common.cuh\"\n");
     text.push_str(include_str!("common.cuh"));
     if HOPPER.iter().any(|(name, _)| *name == stem) {

@@ -28,7 +28,7 @@ pub(crate) use self::driver::Stream;
 use self::driver::{Memory, Queue};
 use self::kernels::Kernels;
 use self::target::Target;
-use super::plan::{Launch, Plan, Room};
+use super::gpu::plan::{Launch, Plan, Room};
 use super::{Allocation, Backend, Recording, Run, each_operation};
 use crate::device::Gpu;
 use crate::error::{Error, Result};
@@ -122,7 +122,7 @@ impl Cuda {
             attributes[set].value.clusterDim.z = 1;
             set += 1;
         }
-        if launch.overlaps {
+        if launch.overlaps && self.kernels.chip.hopper {
             attributes[set].id = Id::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
             attributes[set].value.programmaticStreamSerializationAllowed = 1;
             set += 1;

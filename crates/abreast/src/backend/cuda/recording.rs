@@ -4,8 +4,8 @@
 use super::driver::{Memory, Owned, Queue};
 use super::frees::OpenStep;
 use super::{Cuda, compress, convert_state, gather_rows, index_scores, select_keys, sparse_attention, top_k};
-use crate::backend::plan::{Launch, Plan, Room};
-use crate::backend::schedule::{LANES, Placed, Schedule};
+use crate::backend::gpu::plan::{Launch, Plan, Room};
+use crate::backend::gpu::schedule::{LANES, Placed, Schedule};
 use crate::backend::{Recording, Run, each_operation};
 use crate::error::Result;
 use crate::ops::{Checked, Op, Touches};

@@ -1,7 +1,8 @@
 //! Fast sparse attention on Hopper: one launch of `sparse_attention_hopper.cu`, and where its blocks run.
 
 use super::target::{Chip, HOPPER_SHARED};
-use crate::backend::plan::Launch;
+use crate::backend::gpu::plan::Launch;
+use crate::backend::gpu::sparse_attention::Extent;
 
 /// A warpgroup that scores, and those that sum and load.
 const THREADS: u32 = 512;
@@ -23,14 +24,6 @@ const NARROW_ROWS: &[(usize, usize)] = &[(32, 4), (32, 2), (64, 2), (64, 1)];
 /// Blocks of the largest cluster there is.
 const MOST_BLOCKS: usize = 16;
 
-/// The rows, heads and widest row of a call.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Extent {
-    pub(super) rows: usize,
-    pub(super) heads: usize,
-    pub(super) width: usize,
-}
-
 impl Placement {
     /// The first whose clusters all run at once, else the last.
     pub(super) fn of(extent: Extent, chip: Chip) -> Placement {
@@ -38,7 +31,7 @@ impl Placement {
         if let Some(forced) = chip.attention {
             return forced;
         }
-        let Extent { rows, heads, width } = extent;
+        let Extent { rows, heads, width, .. } = extent;
         let list = if width <= NARROW { NARROW_ROWS } else { WIDE_ROWS };
         // No group larger than the heads.
         let most = heads.next_power_of_two().max(8);
@@ -135,7 +128,8 @@ mod tests {
     fn fewer_rows_take_more_blocks() {
         let chip = Chip { hopper: true, shared: HOPPER_SHARED, multiprocessors: 132, attention: None };
         for (heads, width) in [(1, 640), (8, 2176), (64, 128), (64, 640), (100, 640), (128, 4096)] {
-            let cluster = |rows| Placement::of(Extent { rows, heads, width }, chip).cluster(heads);
+            let cluster =
+                |rows| Placement::of(Extent { rows, heads, dim: HEAD_DIM, width }, chip).cluster(heads);
             assert!((1..200).all(|rows| cluster(rows) >= cluster(rows + 1)), "{heads} heads");
             assert!(cluster(1) <= MOST_BLOCKS && cluster(1) >= 8 && cluster(200) == heads.div_ceil(64));
         }

@@ -1,6 +1,6 @@
 //! What an operation is planned for.
 
-use crate::backend::plan::Room;
+use crate::backend::gpu::plan::Room;
 
 /// The most dynamic shared memory of a block on Hopper, bytes.
 pub(super) const HOPPER_SHARED: usize = 227 << 10;

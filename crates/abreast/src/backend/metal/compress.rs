@@ -1,7 +1,6 @@
 //! The compressor: the table and the launch of `compress.metal`.
 
-use super::index_scores::status;
-use crate::backend::plan::{Launch, Plan, Room};
+use crate::backend::gpu::plan::{Launch, Plan, Room, status};
 use crate::dims::OVERLAP_RATIO;
 use crate::ops::{Checked, Compress, Emit, StateLayout};
 use bytemuck::{Pod, Zeroable};

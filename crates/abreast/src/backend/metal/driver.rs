@@ -1,6 +1,6 @@
 //! What the backend needs of a Metal device, without Metal's types: Apple's driver does it, and so does the CPU harness.
 
-use crate::backend::plan::Launch;
+use crate::backend::gpu::plan::Launch;
 use crate::device::Gpu;
 use std::sync::Arc;
 use std::time::Duration;

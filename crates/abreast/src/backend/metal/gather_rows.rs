@@ -1,37 +1,3 @@
-//! The table and the launch of `gather_rows.metal`.
+//! Launches `gather_rows.metal`.
 
-use crate::backend::plan::{Launch, Plan, Room};
-use crate::ops::{Checked, GatherRows};
-use bytemuck::{Pod, Zeroable};
-
-#[repr(C)]
-#[derive(Clone, Copy, Pod, Zeroable)]
-struct Head {
-    out: u64,
-    bytes: u64,
-    rows: i32,
-    pad: i32,
-}
-
-/// Bytes of one block at a time, and the most blocks of a row.
-const PIECE: usize = 256 * 16;
-const BLOCKS: usize = 64;
-
-pub(super) fn plan(mut op: Checked<GatherRows<'_>>, room: Room) -> Plan {
-    let [rows, n] = op.out.shape();
-    let rows = room.rows(rows);
-    // Without rows there is no memory that bounds `n`.
-    let bytes = n.saturating_mul(op.out.dtype().size());
-    let mut plan = Plan::default();
-    let head = Head { out: op.out.as_mut_ptr() as u64, bytes: bytes as u64, rows: rows as i32, pad: 0 };
-    let table = plan.push(&head, (op.rows.iter().map(|row| row.source.as_ptr() as u64), 0, rows));
-    let grid = [bytes.div_ceil(PIECE).min(BLOCKS) as u32, rows as u32];
-    plan.launch(Launch {
-        kernel: ("gather_rows", "gather_rows"),
-        grid,
-        threads: 256,
-        table,
-        ..Launch::PLAIN
-    });
-    plan
-}
+pub(super) use crate::backend::gpu::gather_rows::plan;

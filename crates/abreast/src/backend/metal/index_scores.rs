@@ -1,9 +1,9 @@
 //! Index scores: the table and the launches of `index_scores.metal`.
 
-use crate::backend::plan::{Launch, Plan, Room, address};
+use crate::backend::gpu::plan::{Launch, Plan, Room, status};
 use crate::dims::causal_count;
 use crate::ops::{Checked, IndexScores, Method};
-use crate::view::{View, ViewMut};
+use crate::view::View;
 use bytemuck::{Pod, Zeroable};
 use half::bf16;
 
@@ -60,10 +60,6 @@ pub(super) fn plan(mut op: Checked<IndexScores<'_>>, room: Room) -> Plan {
     });
     scores.push(&mut plan, rows, room);
     plan
-}
-
-pub(super) fn status(status: &Option<ViewMut<'_, u32, 1>>) -> u64 {
-    address(status.as_ref().map(|s| s.as_ptr()))
 }
 
 impl Scores<'_> {

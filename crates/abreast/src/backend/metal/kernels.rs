@@ -1,7 +1,7 @@
 //! Kernels by name: compiled from their text at first use, kept as long as the device.
 
 use super::driver::Driver;
-use crate::dims::{self, exp, status};
+use crate::backend::gpu::constants::defines;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -21,24 +21,7 @@ pub(super) type Name = (&'static str, &'static str);
 /// The constants of `dims`, then what all kernels share, then the kernel file.
 pub(super) fn source(stem: &str) -> String {
     let (_, kernel) = SOURCES.iter().find(|(name, _)| *name == stem).expect("a kernel of this folder");
-    let mut text = String::new();
-    let bits = |x: f32| format!("as_type<float>(0x{:08x}u)", x.to_bits());
-    let mut define = |name: &str, value: String| text.push_str(&format!("#define {name} {value}\n"));
-    define("NO_INDEX", format!("({})", dims::NO_INDEX));
-    define("F32_MAX", bits(f32::MAX));
-    define("F32_INF", bits(f32::INFINITY));
-    define("F32_NAN", bits(f32::NAN));
-    define("EXP_LOG2_E", bits(exp::LOG2_E));
-    define("EXP_ROUND", bits(exp::ROUND));
-    define("EXP_LN2_HIGH", bits(exp::LN2_HIGH));
-    define("EXP_LN2_LOW", bits(exp::LN2_LOW));
-    define("EXP_LOWEST", bits(exp::LOWEST));
-    for (n, c) in exp::COEFFICIENTS.iter().enumerate() {
-        define(&format!("EXP_C{n}"), bits(*c));
-    }
-    for (bit, name) in status::ALL {
-        define(name, format!("{bit}u"));
-    }
+    let mut text = defines(|bits| format!("as_type<float>(0x{bits:08x}u)"));
     for (name, part) in
         [("common", include_str!("common.metal")), ("dots", include_str!("dots.metal")), (stem, kernel)]
     {

@@ -28,7 +28,7 @@ pub use self::harness::Schedule;
 use self::driver::Driver;
 use self::kernels::Kernels;
 use self::queue::{Block, ID, Queue};
-use super::plan::{Launch, Plan, Room};
+use super::gpu::plan::{Launch, Plan, Room};
 use super::{Allocation, Backend, Recording, Run, each_operation};
 use crate::device::Gpu;
 use crate::error::{Error, Result};

@@ -3,7 +3,7 @@
 
 use super::driver::{Driver, Memory, Ticket, Work};
 use crate::backend::Allocation;
-use crate::backend::plan::Launch;
+use crate::backend::gpu::plan::Launch;
 use crate::error::{Error, Result};
 use crate::view::{DeviceId, Kind};
 use std::collections::{BTreeMap, VecDeque};

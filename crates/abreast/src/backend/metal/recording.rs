@@ -6,7 +6,7 @@ use super::queue::Block;
 use super::{
     Metal, compress, convert_state, gather_rows, index_scores, select_keys, sparse_attention, top_k,
 };
-use crate::backend::plan::{Plan, Room};
+use crate::backend::gpu::plan::{Plan, Room};
 use crate::backend::{Recording, Run, each_operation};
 use crate::error::Result;
 use crate::ops::Checked;

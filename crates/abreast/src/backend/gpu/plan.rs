@@ -4,31 +4,32 @@
 //! on shapes and on the largest row alone. So a recorded graph of the launches serves any later table.
 
 use crate::step::Limits;
+use crate::view::ViewMut;
 use bytemuck::Pod;
 
 /// A kernel launch. Its parameters are the addresses of the table and of the scratch.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Launch {
+pub(in crate::backend) struct Launch {
     /// Source file's stem and the function in it.
-    pub(super) kernel: (&'static str, &'static str),
-    pub(super) grid: [u32; 2],
-    pub(super) threads: u32,
+    pub(in crate::backend) kernel: (&'static str, &'static str),
+    pub(in crate::backend) grid: [u32; 2],
+    pub(in crate::backend) threads: u32,
     /// Bytes of dynamic shared memory.
-    pub(super) shared: u32,
+    pub(in crate::backend) shared: u32,
     /// Where its table starts in the plan's.
-    pub(super) table: usize,
+    pub(in crate::backend) table: usize,
     /// Bytes of a table's entry where the table is nothing but entries, each of which holds all of a row of the grid: then
     /// neighbours of one kernel can be one launch. Else 0.
-    pub(super) entry: usize,
+    pub(in crate::backend) entry: usize,
     /// Blocks of a cluster, which share their shared memory; 1 where the chip has none.
-    pub(super) cluster: u32,
+    pub(in crate::backend) cluster: u32,
     /// May start while the launch before it ends: the kernel itself waits before it touches anything but its table.
-    pub(super) overlaps: bool,
+    pub(in crate::backend) overlaps: bool,
 }
 
 impl Launch {
     /// A launch of plain blocks, one after the other.
-    pub(super) const PLAIN: Launch = Launch {
+    pub(in crate::backend) const PLAIN: Launch = Launch {
         kernel: ("", ""),
         grid: [0, 0],
         threads: 0,
@@ -42,36 +43,36 @@ impl Launch {
 
 /// All of one call.
 #[derive(Debug, Default)]
-pub(super) struct Plan {
-    pub(super) table: Vec<u8>,
+pub(in crate::backend) struct Plan {
+    pub(in crate::backend) table: Vec<u8>,
     /// Bytes of scratch.
-    pub(super) scratch: usize,
-    pub(super) launches: Vec<Launch>,
+    pub(in crate::backend) scratch: usize,
+    pub(in crate::backend) launches: Vec<Launch>,
 }
 
 /// What a plan makes room for: a call's own rows, or a step's limits.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Room {
+pub(in crate::backend) enum Room {
     Own,
     Limits(Limits),
 }
 
 impl Room {
-    pub(super) fn rows(self, own: usize) -> usize {
+    pub(in crate::backend) fn rows(self, own: usize) -> usize {
         match self {
             Room::Own => own,
             Room::Limits(limits) => limits.rows,
         }
     }
 
-    pub(super) fn width(self, own: impl Iterator<Item = usize>) -> usize {
+    pub(in crate::backend) fn width(self, own: impl Iterator<Item = usize>) -> usize {
         match self {
             Room::Own => own.max().unwrap_or(0),
             Room::Limits(limits) => limits.width,
         }
     }
 
-    pub(super) fn keys(self, own: impl Iterator<Item = usize>) -> usize {
+    pub(in crate::backend) fn keys(self, own: impl Iterator<Item = usize>) -> usize {
         match self {
             Room::Own => own.max().unwrap_or(0),
             Room::Limits(limits) => limits.keys,
@@ -84,7 +85,7 @@ const ALIGN: usize = 16;
 
 impl Plan {
     /// Appends a table: its head, then its rows, then padding rows up to the room's; returns where it starts.
-    pub(super) fn push<H: Pod, R: Pod>(
+    pub(in crate::backend) fn push<H: Pod, R: Pod>(
         &mut self,
         head: &H,
         (rows, padding, room): (impl Iterator<Item = R>, R, usize),
@@ -103,7 +104,7 @@ impl Plan {
     }
 
     /// Appends another plan: its launches come after this one's, and use the same scratch after them.
-    pub(super) fn append(&mut self, other: Plan) {
+    pub(in crate::backend) fn append(&mut self, other: Plan) {
         self.table.resize(self.table.len().next_multiple_of(ALIGN), 0);
         let start = self.table.len();
         self.table.extend_from_slice(&other.table);
@@ -114,7 +115,7 @@ impl Plan {
     /// Makes the one launch of another plan a part of this one's last, if both are of one kind and neither call needs scratch: more
     /// rows of its grid. Whether it could; the calls must have nothing to do with each other.
     #[cfg(feature = "cuda")]
-    pub(super) fn join(&mut self, other: &Plan) -> bool {
+    pub(in crate::backend) fn join(&mut self, other: &Plan) -> bool {
         let (Some(last), [more]) = (self.launches.last_mut(), &other.launches[..]) else { return false };
         let alike = |launch: &Launch| Launch {
             grid: [launch.grid[0], 0],
@@ -142,14 +143,19 @@ impl Plan {
     }
 
     /// Appends a launch, unless it has no block.
-    pub(super) fn launch(&mut self, launch: Launch) {
+    pub(in crate::backend) fn launch(&mut self, launch: Launch) {
         if launch.grid.iter().all(|&n| n > 0) {
             self.launches.push(launch);
         }
     }
 }
 
+/// The address of a call's status words, or 0.
+pub(in crate::backend) fn status(status: &Option<ViewMut<'_, u32, 1>>) -> u64 {
+    address(status.as_ref().map(|s| s.as_ptr()))
+}
+
 /// An address, or 0 for what is absent.
-pub(super) fn address<T>(pointer: Option<*const T>) -> u64 {
+pub(in crate::backend) fn address<T>(pointer: Option<*const T>) -> u64 {
     pointer.map_or(0, |p| p as u64)
 }

@@ -7,16 +7,16 @@ use crate::ops::Touches;
 use std::ops::Range;
 
 /// Chains of calls that run beside each other.
-pub(super) const LANES: usize = 2;
+pub(in crate::backend) const LANES: usize = 2;
 
 /// Where no argument is: it stands for the scratch, which all calls of a step share.
 const SCRATCH: Range<usize> = 0..1;
 
 /// All calls of a step.
 #[derive(Debug, Default)]
-pub(super) struct Schedule {
-    pub(super) plan: Plan,
-    pub(super) order: Vec<Placed>,
+pub(in crate::backend) struct Schedule {
+    pub(in crate::backend) plan: Plan,
+    pub(in crate::backend) order: Vec<Placed>,
     calls: Vec<Call>,
     /// The last call of each lane.
     tails: [Option<usize>; LANES],
@@ -24,13 +24,13 @@ pub(super) struct Schedule {
 
 /// Where a call runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Placed {
+pub(in crate::backend) struct Placed {
     /// Behind all earlier calls of this lane.
-    pub(super) lane: usize,
+    pub(in crate::backend) lane: usize,
     /// Behind these calls of other lanes too; earlier calls, by their places in the order.
-    pub(super) after: Vec<usize>,
+    pub(in crate::backend) after: Vec<usize>,
     /// Its launches among the plan's.
-    pub(super) launches: Range<usize>,
+    pub(in crate::backend) launches: Range<usize>,
 }
 
 #[derive(Debug)]
@@ -44,7 +44,7 @@ type Done = [usize; LANES];
 
 impl Schedule {
     /// Takes the next call.
-    pub(super) fn take(&mut self, plan: Plan, touches: Touches) {
+    pub(in crate::backend) fn take(&mut self, plan: Plan, touches: Touches) {
         if plan.launches.is_empty() {
             return;
         }
@@ -91,8 +91,8 @@ fn later(a: Done, b: Done) -> Done {
 
 #[cfg(test)]
 mod tests {
-    use super::super::plan::Launch;
     use super::*;
+    use crate::backend::gpu::plan::Launch;
     use proptest::prelude::*;
 
     /// A call of one launch; with an entry's size, one that can be joined.
