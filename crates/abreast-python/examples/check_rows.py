@@ -1,6 +1,6 @@
 """Does a row's result depend on what it is batched with? For plain attention over a padded batch, and for ours.
 
-Runs on PyTorch, else on NumPy: `pip install abreast numpy ml_dtypes`.
+Runs on PyTorch, else on NumPy: `pip install ./crates/abreast-python numpy ml_dtypes`.
 """
 
 import numpy as np

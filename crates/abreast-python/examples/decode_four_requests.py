@@ -1,7 +1,8 @@
 """Four requests of different lengths in one decode step, and each of them alone: the same bits.
 
 One layer's worth of DeepSeek-V4's sparse attention: the compressor adds to each request's cache, the indexer selects keys,
-attention reads the window and the selection. Runs on PyTorch (on a GPU where there is one), else on NumPy: `pip install abreast numpy ml_dtypes`.
+attention reads the window and the selection. Runs on PyTorch (on a GPU where there is one), else on NumPy:
+`pip install ./crates/abreast-python numpy ml_dtypes`.
 """
 
 import numpy as np
