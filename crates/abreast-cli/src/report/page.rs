@@ -75,7 +75,7 @@ fn table(chart: &Chart<'_>) -> String {
     let others: Vec<&Series> = chart.series.iter().filter(|series| series.kind != Kind::Ours(0)).collect();
     let mut text = format!("\n<table><tr><th>rows</th><th>{} µs</th>", escaped(&ours.name));
     for other in &others {
-        let _ = write!(text, "<th>{}</th><th>ours /</th>", escaped(&other.name));
+        let _ = write!(text, "<th>{0}</th><th>ours / {0}</th>", escaped(&other.name));
     }
     for &(rows, us) in &ours.points {
         let _ = write!(text, "</tr>\n<tr><td>{rows}</td><td>{}</td>", number(us));

@@ -124,7 +124,9 @@ impl Driver for Harness {
     type Ticket = Arc<End>;
 
     fn describe(&self) -> String {
-        format!("kernels on the CPU by {}, {:?}", self.compiler, self.schedule)
+        let order = if self.schedule.backwards { "descending" } else { "ascending" };
+        let subnormals = if self.schedule.flush_subnormals { ", subnormals are zeros" } else { "" };
+        format!("kernels on the CPU by {}, threads in {order} order{subnormals}", self.compiler)
     }
 
     fn gpu(&self) -> Gpu {
