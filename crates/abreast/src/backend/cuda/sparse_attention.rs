@@ -76,7 +76,7 @@ pub(super) fn plan(mut op: Checked<SparseAttention<'_>>, target: Target) -> Plan
         plan.launch(placement.launch(table, extent));
         return plan;
     }
-    plan.scratch = (rows * FOUND).next_multiple_of(256) + rows * heads * width * size_of::<f32>();
+    plan.scratch = scratch(rows, heads * width);
     let mut launch = |name, x: usize, y: usize, threads| {
         let kernel = ("sparse_attention", name);
         plan.launch(Launch { kernel, grid: [x as u32, y as u32], threads, table, ..Launch::PLAIN });
@@ -86,4 +86,10 @@ pub(super) fn plan(mut op: Checked<SparseAttention<'_>>, target: Target) -> Plan
     launch("attention_softmax", heads.div_ceil(SOFTMAX_HEADS), rows, 128);
     launch("attention_values", heads.div_ceil(SUM_HEADS), rows, 256);
     plan
+}
+
+/// Bytes; more than there are where a step's limits ask for that.
+fn scratch(rows: usize, logits: usize) -> usize {
+    let found = (rows * FOUND).next_multiple_of(256);
+    rows.saturating_mul(logits * size_of::<f32>()).saturating_add(found)
 }

@@ -56,10 +56,7 @@ pub(super) fn plan(mut op: Checked<SparseAttention<'_>>, room: Room) -> Plan {
         rows: rows as u32,
         pad: 0,
     };
-    let mut plan = Plan {
-        scratch: (rows * FOUND).next_multiple_of(256) + rows * heads * width * size_of::<f32>(),
-        ..Plan::default()
-    };
+    let mut plan = Plan { scratch: scratch(rows, heads * width), ..Plan::default() };
     let listed = op.rows.iter().map(|row| Row {
         kv: row.kv.as_ptr() as u64,
         indices: row.indices.as_ptr() as u64,
@@ -88,4 +85,10 @@ pub(super) fn plan(mut op: Checked<SparseAttention<'_>>, room: Room) -> Plan {
     }
     launch("attention_finish", (heads.div_ceil(HEADS), rows), 128);
     plan
+}
+
+/// Bytes; more than there are where a step's limits ask for that.
+fn scratch(rows: usize, logits: usize) -> usize {
+    let found = (rows * FOUND).next_multiple_of(256);
+    rows.saturating_mul(logits * size_of::<f32>()).saturating_add(found)
 }
