@@ -10,7 +10,7 @@ use crate::view::DeviceId;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// The most that any later run of a step may ask for. Larger limits cost scratch memory and idle blocks, never bits.
+/// The most that any later run of a step may ask for. Larger limits cost scratch memory and idle blocks, never bits. None is above 2^30.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
     /// Rows of one operation.
@@ -19,6 +19,22 @@ pub struct Limits {
     pub width: usize,
     /// Keys of a row that are scored or selected from.
     pub keys: usize,
+}
+
+/// Above it, sizes of scratch and grids would not fit the numbers that a device has for them.
+const MOST: usize = 1 << 30;
+
+impl Limits {
+    fn contract(&self) -> Result<()> {
+        let Limits { rows, width, keys } = *self;
+        match [("rows", rows), ("width", width), ("keys", keys)].into_iter().find(|&(_, n)| n > MOST) {
+            None => Ok(()),
+            Some((name, n)) => {
+                let (arg, must) = (Arg { row: None, name }, format!("at most {MOST}"));
+                Err(Error::Argument { op: "step", arg, must, got: n.to_string() })
+            }
+        }
+    }
 }
 
 /// A sequence of operations that is run again and again: the calls of one decode step, say.
@@ -36,6 +52,7 @@ pub struct Step {
 
 impl Step {
     pub(crate) fn new(backend: Arc<dyn Backend>, limits: Limits) -> Result<Step> {
+        limits.contract()?;
         let device = backend.id();
         Ok(Step { recording: backend.record(limits)?, limits, device })
     }
@@ -49,9 +66,14 @@ impl Step {
     /// A GPU runs the operations when `calls` has returned; buffers that are dropped within it are kept until then. What
     /// `calls` itself copies to or from the host is copied before.
     pub fn run(&mut self, calls: impl FnOnce(&mut Calls<'_>) -> Result<()>) -> Result<()> {
-        let _open = self.recording.start();
+        self.run_open(calls).map(drop)
+    }
+
+    /// As `run`; buffers that `calls` dropped are kept as long as what this returns.
+    fn run_open(&mut self, calls: impl FnOnce(&mut Calls<'_>) -> Result<()>) -> Result<Box<dyn Send>> {
+        let open = self.recording.start();
         calls(&mut Calls { run: &*self.recording, limits: self.limits, device: self.device })?;
-        self.recording.submit()
+        self.recording.submit().map(|()| open)
     }
 
     /// Runs the operations that `calls` makes as [`Step::run`] does, then `runs` times more, one after the other, and tells how
@@ -61,10 +83,11 @@ impl Step {
         runs: usize,
         mut calls: impl FnMut(&mut Calls<'_>) -> Result<()>,
     ) -> Result<Vec<Duration>> {
-        self.run(&mut calls)?;
+        let open = self.run_open(&mut calls)?;
         if let Some(times) = self.recording.repeat(runs)? {
             return Ok(times);
         }
+        drop(open);
         let timed = |_| {
             let start = Instant::now();
             self.run(&mut calls).map(|()| start.elapsed())

@@ -2,7 +2,7 @@
 
 use abreast::{
     AttentionRow, Compress, CompressRow, ConvertState, ConvertStateRow, Device, Element, Emit, Error,
-    GatherRow, GatherRows, IndexScores, IndexScoresRow, Method, Result, SelectKeys, SelectKeysRow,
+    GatherRow, GatherRows, IndexScores, IndexScoresRow, Limits, Method, Result, SelectKeys, SelectKeysRow,
     SparseAttention, StateLayout, TopK, TopKRow, View, ViewMut, bf16,
 };
 use proptest::option::weighted;
@@ -241,5 +241,21 @@ fn huge_sizes_without_elements() {
         assert_eq!(DEVICE.select_keys(call), Ok(()));
         let out = ViewMut::<f64, 2>::new(&mut [], [0, dim]).unwrap().into();
         assert_eq!(DEVICE.gather_rows(GatherRows { rows: &[], out }), Ok(()));
+    }
+}
+
+/// Limits that no device has numbers for would make grids and scratch of other sizes than was asked for.
+#[test]
+fn limits_are_bounded() {
+    let most = 1 << 30;
+    let good = Limits { rows: most, width: most, keys: most };
+    DEVICE.step(good).expect("a step");
+    for (limits, name) in [
+        (Limits { rows: most + 1, ..good }, "rows"),
+        (Limits { width: 1 << 36, ..good }, "width"),
+        (Limits { keys: usize::MAX, ..good }, "keys"),
+    ] {
+        let refused = DEVICE.step(limits).expect_err("a refusal").to_string();
+        assert!(refused.contains(name) && refused.contains("at most 1073741824"), "{refused}");
     }
 }

@@ -2,7 +2,7 @@
 #![cfg(feature = "cuda")]
 
 use abreast::conformance::{self, Decoder, Options};
-use abreast::{Device, Kind, Method};
+use abreast::{Device, GatherRow, GatherRows, Kind, Limits, Method};
 
 /// The GPU; `None`, printed, where this machine has none.
 fn gpu() -> Option<Device> {
@@ -24,6 +24,57 @@ fn the_suite_holds_for_reference() {
 #[test]
 fn the_suite_holds_for_fast() {
     the_suite_holds(Method::Fast);
+}
+
+/// A handle goes when its work is done: other handles' memory that it uses may be freed and taken right after.
+#[test]
+fn a_handle_goes_when_its_work_is_done() {
+    let Some(owner) = gpu() else { return };
+    let (rows, len) = (64, 2 << 20);
+    let mut out = owner.zeros::<u32>(rows * len).expect("memory");
+    for round in 0..5 {
+        let source = owner.upload(&vec![round; len]).expect("memory");
+        owner.synchronize().expect("no fault");
+        let user = gpu().expect("a handle");
+        let list = vec![GatherRow { source: source.view().into() }; rows];
+        let copies = out.shaped_mut([rows, len]).expect("a shape").into();
+        user.gather_rows(GatherRows { rows: &list, out: copies }).expect("copies");
+        drop(user);
+        drop(source);
+        drop(owner.upload(&vec![u32::MAX; len]).expect("memory"));
+        assert!(out.read().expect("results").iter().all(|&x| x == round), "round {round}");
+    }
+}
+
+/// What a step's calls drop is used by its timed repetitions too.
+#[test]
+fn timed_steps_keep_what_they_drop() {
+    let Some(gpu) = gpu() else { return };
+    let other = gpu.clone();
+    let mut out = gpu.zeros::<u32>(5000).expect("memory");
+    let mut step = gpu.step(Limits { rows: 1, width: 0, keys: 0 }).expect("a step");
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        // Takes whatever is free.
+        scope.spawn(|| {
+            while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                drop(other.upload(&[u32::MAX; 5000]).expect("memory"));
+            }
+        });
+        for _ in 0..20 {
+            let times = step.time(100, |calls| {
+                let source = gpu.upload(&[7u32; 5000])?;
+                let rows = [GatherRow { source: source.view().into() }];
+                calls.gather_rows(GatherRows { rows: &rows, out: out.shaped_mut([1, 5000])?.into() })
+            });
+            let good = times.is_ok() && out.read().is_ok_and(|out| out == [7; 5000]);
+            if !good {
+                stop.store(true, std::sync::atomic::Ordering::Relaxed);
+            }
+            assert!(good, "{times:?}");
+        }
+        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+    });
 }
 
 #[test]

@@ -4,7 +4,9 @@
 
 use abreast::conformance::case::{Problem, index_scores, select_keys, sparse_attention};
 use abreast::conformance::{self, Decoder};
-use abreast::{Device, Error, GatherRow, GatherRows, Kind, Method};
+use abreast::{
+    Compress, CompressRow, Device, Emit, Error, GatherRow, GatherRows, Kind, Limits, Method, StateLayout,
+};
 
 fn or_skipped(device: Result<Device, Error>) -> Option<Device> {
     let skipped = |why: &Error| {
@@ -62,6 +64,53 @@ fn buffers_are_dropped_in_flight() {
     }
     let out = out.read().expect("results");
     assert!((0..out.len()).all(|at| out[at] == at as u32 / 5000));
+}
+
+/// What a step's calls drop is used by its timed repetitions too.
+#[test]
+fn timed_steps_keep_what_they_drop() {
+    let Some(gpu) = gpu() else { return };
+    let mut out = gpu.zeros::<u32>(5000).expect("memory");
+    let mut step = gpu.step(Limits { rows: 1, width: 0, keys: 0 }).expect("a step");
+    let times = step.time(3, |calls| {
+        let source = gpu.upload(&[7u32; 5000])?;
+        let rows = [GatherRow { source: source.view().into() }];
+        calls.gather_rows(GatherRows { rows: &rows, out: out.shaped_mut([1, 5000])?.into() })
+    });
+    assert_eq!(times.expect("times").len(), 3);
+    assert_eq!(out.read().expect("results"), [7; 5000]);
+}
+
+/// Apple's threadgroups have 32 KiB: one that needs more is refused, and the handle goes on.
+#[test]
+fn wide_compressors_are_refused() {
+    let Some(gpu) = gpu() else { return };
+    for (d, fits) in [(7680, true), (7712, false), (512, true)] {
+        let [zeros, mut kv_state, mut score_state] = [(); 3].map(|()| gpu.zeros::<f32>(d).expect("memory"));
+        let mut out = gpu.zeros::<half::bf16>(d).expect("memory");
+        let (shape, shaped) = ([1, d], "a shape");
+        let row = CompressRow {
+            start_pos: 0,
+            kv: zeros.shaped(shape).expect(shaped),
+            score: zeros.shaped(shape).expect(shaped),
+            kv_state: kv_state.shaped_mut(shape).expect(shaped),
+            score_state: score_state.shaped_mut(shape).expect(shaped),
+            out: 0,
+        };
+        let done = gpu.compress(Compress {
+            ratio: 1,
+            layout: StateLayout::Shifted,
+            emit: Emit::EveryToken,
+            ape: zeros.shaped(shape).expect(shaped),
+            norm: zeros.view(),
+            epsilon: 1e-6,
+            rows: &mut [row],
+            out: out.shaped_mut(shape).expect(shaped),
+            status: None,
+        });
+        assert_eq!(done.is_ok(), fits, "{d}: {done:?}");
+        gpu.synchronize().expect("no fault");
+    }
 }
 
 #[test]

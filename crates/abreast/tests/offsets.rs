@@ -60,8 +60,9 @@ fn beyond_2_to_the_32_on_a_gpu() {
 }
 
 fn check(device: &Device) {
-    let checks: [(&str, Check); 7] = [
+    let checks: [(&str, Check); 8] = [
         ("sparse_attention", sparse_attention),
+        ("too_many_indices", too_many_indices),
         ("index_scores", index_scores),
         ("select_keys", select_keys),
         ("top_k", top_k),
@@ -105,6 +106,25 @@ fn sparse_attention(device: &Device) -> Option<()> {
     // Queries of zeros: the mean of 1 to 5.
     assert!(part(&out, far * size, size).iter().all(|&x| x == bf16::from_f32(3.0)));
     assert!(part(&out, 0, size).iter().all(|&x| x == bf16::ZERO));
+    Some(())
+}
+
+/// Widths that 31 bits do not hold are refused: a kernel would take them for negative.
+fn too_many_indices(device: &Device) -> Option<()> {
+    let indices = zeros::<i32>(device, 1 << 31)?;
+    let (q, mut out) = (zeros::<bf16>(device, 32)?, zeros::<bf16>(device, 32)?);
+    let kv = q.shaped([1, 32]).unwrap();
+    let refused = device.sparse_attention(SparseAttention {
+        q: q.shaped([1, 1, 32]).unwrap(),
+        sinks: None,
+        scale: 1.0,
+        method: Method::Reference,
+        rows: &[AttentionRow { query: 0, out: 0, kv, indices: indices.view() }],
+        out: out.shaped_mut([1, 1, 32]).unwrap(),
+        status: None,
+    });
+    let refused = refused.unwrap_err().to_string();
+    assert!(refused.contains("indices") && refused.contains("at most 2147483646"), "{refused}");
     Some(())
 }
 

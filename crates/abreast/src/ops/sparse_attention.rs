@@ -7,6 +7,9 @@ use crate::error::Result;
 use crate::view::{DeviceId, View, ViewMut};
 use half::bf16;
 
+/// Devices count slots, and one more, in 31 bits.
+const MOST_SLOTS: usize = i32::MAX as usize - 1;
+
 /// Attention over selected slots of a cache, with learned sinks.
 ///
 /// For every row, head `h` and selected slot `j`, with `kv` both keys and values:
@@ -88,6 +91,8 @@ impl Op for SparseAttention<'_> {
             c.index("out", row.out, self.out.shape()[0])?;
             c.view("kv", &row.kv, [None, Some(dim)])?;
             c.view("indices", &row.indices, [None])?;
+            let slots = row.indices.len();
+            c.that(slots <= MOST_SLOTS, |c| c.error("indices", format_args!("at most {MOST_SLOTS}"), slots))?;
         }
         c.disjoint(self.rows.iter().enumerate().map(|(e, row)| (e, "out", row.out..row.out + 1)))
     }

@@ -169,8 +169,8 @@ fn every_defect_is_there_to_be_planted() {
 
 /// Runs a kernel of one block of 64 threads on one buffer.
 fn plant(body: &str) {
-    let Some(Cuda { queue, .. }) = cuda() else { return };
-    let queue: &Queue = &queue;
+    let Some(cuda) = cuda() else { return };
+    let queue: &Queue = &cuda.queue;
     let text = format!("extern \"C\" __global__ void planted(int* x) {{ {body} }}");
     let source = Source { name: "planted", text: &text, architecture: "sm_90a" };
     let (code, _) = Nvrtc::get().and_then(|nvrtc| nvrtc.compile(&source, &[])).expect("compiles");

@@ -83,10 +83,11 @@ impl Cuda {
         let _relaxed = Relaxed::new();
         self.queue.enter()?;
         let mut scratch = self.scratch.lock().unwrap_or_else(PoisonError::into_inner);
+        // Also by captured calls: an engine may make no others.
+        capture::free_gone();
         if let Some(capture) = self.queue.capture()? {
             return self.run_captured((&plan, &capture), &mut scratch);
         }
-        capture::free_gone();
         let Scratch { table, space, .. } = &mut *scratch;
         let table = self.grow(table, plan.table.len(), "the row table")?;
         let space = self.grow(space, plan.scratch, "scratch")?;
@@ -157,6 +158,20 @@ impl Cuda {
                 let (memory, _) = kept.insert((self.queue.allocate(size, what)?, size));
                 Ok(memory.address)
             }
+        }
+    }
+}
+
+impl Drop for Cuda {
+    /// Waits for this handle's work: it may use memory of other handles, whose frees do not wait for a stream that is gone.
+    fn drop(&mut self) {
+        if self.queue.enter().is_ok() {
+            let _relaxed = Relaxed::new();
+            // After a device fault there is nothing to wait for, and nobody to tell.
+            let _ = match &self.queue.foreign {
+                Some(foreign) => foreign.done.synchronize(),
+                None => self.queue.stream.synchronize(),
+            };
         }
     }
 }

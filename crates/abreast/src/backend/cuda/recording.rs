@@ -1,6 +1,7 @@
 //! A step as one graph. Its operations' plans are put together by a schedule; as long as launches and order are those of the
 //! recorded graph, only the table is new.
 
+use super::capture::Relaxed;
 use super::driver::{Memory, Owned, Queue};
 use super::frees::OpenStep;
 use super::{Cuda, compress, convert_state, gather_rows, index_scores, select_keys, sparse_attention, top_k};
@@ -40,6 +41,7 @@ unsafe impl Send for Recorded {}
 
 impl Graph {
     pub(super) fn new(cuda: Arc<Cuda>, limits: Limits) -> Result<Graph> {
+        let _relaxed = Relaxed::new();
         cuda.queue.enter()?;
         cuda.queue.uncaptured("a step")?;
         let stream = || cuda.queue.context.new_stream().map(Owned::new).map_err(|e| cuda.queue.fault(e));
@@ -186,6 +188,8 @@ impl Recording for Graph {
             self.recorded = None;
             return Ok(());
         }
+        // A kernel that is loaded, or memory for a copy, must not spoil what another thread captures.
+        let _relaxed = Relaxed::new();
         self.cuda.queue.enter()?;
         self.cuda.queue.uncaptured("a step")?;
         if !self.recorded.as_ref().is_some_and(|recorded| recorded.fits(&taken)) {
@@ -197,6 +201,7 @@ impl Recording for Graph {
     }
 
     fn repeat(&mut self, runs: usize) -> Result<Option<Vec<Duration>>> {
+        let _relaxed = Relaxed::new();
         self.cuda.queue.enter()?;
         let repeat = |recorded: &Recorded| recorded.repeat(&self.cuda, runs);
         self.recorded.as_ref().map_or_else(|| Ok(vec![Duration::ZERO; runs]), repeat).map(Some)

@@ -71,7 +71,7 @@ impl Placed {
     fn launch(self, rows: usize, table: usize) -> Launch {
         Launch {
             kernel: ("top_k_hopper", self.name),
-            grid: [rows as u32 * self.cluster, 1],
+            grid: [(rows as u32).saturating_mul(self.cluster), 1],
             threads: self.threads,
             shared: self.shared << 10,
             table,

@@ -145,6 +145,21 @@ mod tests {
         assert_eq!(places(&step), [(0, vec![]), (1, vec![]), (0, vec![])]);
     }
 
+    /// A recording is used again where launches and order are the same: other addresses that clash otherwise must differ in one.
+    #[test]
+    fn other_addresses_are_another_order() {
+        let recorded = |entry, read: Range<usize>| {
+            let mut step = Schedule::default();
+            step.take(plan("compress", (entry, 0)), touches(None, 10..20));
+            step.take(plan("compress", (entry, 0)), touches(Some(read), 30..40));
+            (step.plan.launches.clone(), step.order.clone())
+        };
+        for entry in [0, 16] {
+            assert_eq!(recorded(entry, 20..30), recorded(entry, 50..60));
+            assert_ne!(recorded(entry, 20..30), recorded(entry, 19..21));
+        }
+    }
+
     proptest! {
         /// Whatever clashes is ordered by lanes and waits alone.
         #[test]

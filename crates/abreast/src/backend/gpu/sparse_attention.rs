@@ -54,11 +54,12 @@ impl Extent {
         self.width + 1
     }
 
-    /// Bytes of scratch of kernels that keep logits there, behind what a row's first look finds.
+    /// Bytes of scratch of kernels that keep logits there, behind what a row's first look finds; more than there are where a step's
+    /// limits ask for that.
     pub(in crate::backend) fn scratch(self) -> usize {
         const FOUND: usize = 8;
-        let logits = self.rows * self.heads * self.places() * size_of::<f32>();
-        (self.rows * FOUND).next_multiple_of(256) + logits
+        let logits = self.heads * self.places() * size_of::<f32>();
+        self.rows.saturating_mul(logits).saturating_add((self.rows * FOUND).next_multiple_of(256))
     }
 }
 

@@ -10,11 +10,12 @@ use objc2::runtime::ProtocolObject;
 use objc2_foundation::{NSError, NSProcessInfo, NSString};
 use objc2_metal::{
     MTLAllocation, MTLBarrierScope, MTLBuffer, MTLCommandBuffer, MTLCommandBufferStatus, MTLCommandEncoder,
-    MTLCommandQueue, MTLCompileOptions, MTLComputeCommandEncoder, MTLComputePipelineState,
+    MTLCommandQueue, MTLCompileOptions, MTLComputeCommandEncoder, MTLComputePipelineState, MTLCopyAllDevices,
     MTLCreateSystemDefaultDevice, MTLDevice, MTLDispatchType, MTLEvent, MTLGPUFamily, MTLLanguageVersion,
     MTLLibrary, MTLMathFloatingPointFunctions, MTLMathMode, MTLResidencySet, MTLResidencySetDescriptor,
     MTLResource, MTLResourceOptions, MTLSize, MTLStorageMode,
 };
+use std::collections::HashMap;
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -34,6 +35,10 @@ const FAMILIES: [(MTLGPUFamily, u32); 4] = [
 ];
 /// Lanes of a simdgroup, which the kernels are written for.
 const LANES: usize = 32;
+
+// The system has no default device for a program that does not link this.
+#[link(name = "CoreGraphics", kind = "framework")]
+unsafe extern "C" {}
 
 pub(super) struct Apple {
     device: Object<dyn MTLDevice>,
@@ -68,31 +73,62 @@ impl Apple {
         if system.majorVersion < OLDEST {
             return Err(format!("macOS {OLDEST} or later is needed, this is {}", system.majorVersion));
         }
-        let device = MTLCreateSystemDefaultDevice().ok_or("the system has no Metal device")?;
+        // A process without a session of its own, by ssh say, has no default device although the chip is there.
+        let device = MTLCreateSystemDefaultDevice().or_else(|| MTLCopyAllDevices().firstObject());
+        let device = device.ok_or("the system has no Metal device")?;
         let family = FAMILIES.into_iter().find(|&(family, _)| device.supportsFamily(family));
         let (_, family) = family.ok_or_else(|| format!("{} is not an Apple GPU", device.name()))?;
         let queue = device.newCommandQueue().ok_or("the device gives no command queue")?;
         let resident = device.newResidencySetWithDescriptor_error(&MTLResidencySetDescriptor::new());
-        let resident = Arc::new(Resident(Mutex::new(Set(resident.map_err(text)?))));
-        queue.addResidencySet(&resident.lock().0);
+        let set = Set { set: resident.map_err(text)?, users: HashMap::new() };
+        queue.addResidencySet(&set.set);
+        let resident = Arc::new(Resident(Mutex::new(set)));
         let done = device.newEvent().ok_or("the device gives no event")?;
         Ok(Apple { device, queue, resident, done, submitted: AtomicU64::new(0), family })
     }
 
     fn resident(&self, buffer: Object<dyn MTLBuffer>) -> Shared {
-        let set = self.resident.lock();
-        set.0.addAllocation(buffer.as_ref());
-        set.0.commit();
-        drop(set);
+        self.resident.lock().add(&buffer);
         Shared { buffer, resident: self.resident.clone() }
     }
 }
 
 /// All memory that kernels may reach.
 struct Resident(Mutex<Set>);
-struct Set(Object<dyn MTLResidencySet>);
+struct Set {
+    set: Object<dyn MTLResidencySet>,
+    /// How many `Shared` there are of a buffer: one that was adopted may be adopted again while work still uses the first.
+    users: HashMap<*const c_void, usize>,
+}
 // SAFETY: reached by one thread at a time, through the mutex.
 unsafe impl Send for Set {}
+
+impl Set {
+    fn add(&mut self, buffer: &Object<dyn MTLBuffer>) {
+        let users = self.users.entry(Retained::as_ptr(buffer).cast()).or_insert(0);
+        *users += 1;
+        if *users == 1 {
+            autoreleasepool(|_| {
+                self.set.addAllocation(buffer.as_ref());
+                self.set.commit();
+            });
+        }
+    }
+
+    fn remove(&mut self, buffer: &Object<dyn MTLBuffer>) {
+        let key = Retained::as_ptr(buffer).cast();
+        let users = self.users.get_mut(&key).expect("added before");
+        *users -= 1;
+        if *users == 0 {
+            self.users.remove(&key);
+            let allocation: &ProtocolObject<dyn MTLAllocation> = buffer.as_ref();
+            autoreleasepool(|_| {
+                self.set.removeAllocation(allocation);
+                self.set.commit();
+            });
+        }
+    }
+}
 
 impl Resident {
     fn lock(&self) -> MutexGuard<'_, Set> {
@@ -168,6 +204,16 @@ impl Driver for Apple {
     }
 
     fn submit(&self, work: &Work<'_, Apple>) -> std::result::Result<Submitted, String> {
+        // Metal leaves a dispatch out, without a word, that has more threads than its pipeline can.
+        for (launch, pipeline) in work.launches.iter().zip(work.pipelines) {
+            let (threads, most) = (launch.threads as usize, pipeline.maxTotalThreadsPerThreadgroup());
+            if threads > most {
+                return Err(format!(
+                    "{} wants {threads} threads, its pipeline takes {most}",
+                    launch.kernel.1
+                ));
+            }
+        }
         autoreleasepool(|_| {
             let commands = self.queue.commandBuffer().ok_or("the queue gives no command buffer")?;
             // The caller holds its lock: numbers ascend as they are submitted.
@@ -182,11 +228,10 @@ impl Driver for Apple {
                 unsafe {
                     encoder.setBuffer_offset_atIndex(Some(&work.table.buffer), launch.table, 0);
                     encoder.setBuffer_offset_atIndex(Some(&work.scratch.buffer), 0, 1);
-                    if launch.shared > 0 {
-                        // A multiple of 16 bytes, Metal demands.
-                        let shared = (launch.shared as usize).next_multiple_of(16);
-                        encoder.setThreadgroupMemoryLength_atIndex(shared, 0);
-                    }
+                    // A multiple of 16 bytes, Metal demands. Also where a kernel wants none: the last launch's would stay, beside what
+                    // this kernel declares.
+                    let shared = (launch.shared as usize).next_multiple_of(16).max(16);
+                    encoder.setThreadgroupMemoryLength_atIndex(shared, 0);
                 }
                 let size = |[x, y]: [u32; 2]| MTLSize { width: x as usize, height: y as usize, depth: 1 };
                 encoder
@@ -212,11 +257,13 @@ impl Ticket for Submitted {
     }
 
     fn wait(&self) -> std::result::Result<Duration, String> {
-        self.0.waitUntilCompleted();
-        if self.0.status() == MTLCommandBufferStatus::Error {
-            return Err(self.0.error().map_or("a command buffer failed".into(), text));
-        }
-        Ok(Duration::from_secs_f64((self.0.GPUEndTime() - self.0.GPUStartTime()).max(0.0)))
+        autoreleasepool(|_| {
+            self.0.waitUntilCompleted();
+            if self.0.status() == MTLCommandBufferStatus::Error {
+                return Err(self.0.error().map_or("a command buffer failed".into(), text));
+            }
+            Ok(Duration::from_secs_f64((self.0.GPUEndTime() - self.0.GPUStartTime()).max(0.0)))
+        })
     }
 }
 
@@ -246,9 +293,31 @@ impl Memory for Shared {
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        let set = self.resident.lock();
-        let allocation: &ProtocolObject<dyn MTLAllocation> = self.buffer.as_ref();
-        set.0.removeAllocation(allocation);
-        set.0.commit();
+        self.resident.lock().remove(&self.buffer);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Work may still use a buffer when it is given up and adopted again: it stays resident until the last is gone.
+    #[test]
+    fn a_buffer_is_resident_while_anybody_has_it() {
+        let apple = match Apple::open() {
+            Ok(apple) => apple,
+            Err(why) => return println!("SKIPPED: {why}"),
+        };
+        let buffer = apple.device.newBufferWithLength_options(64, MTLResourceOptions::StorageModeShared);
+        let buffer = buffer.expect("a buffer");
+        // SAFETY: a Metal buffer.
+        let adopt = || unsafe { apple.adopt(Retained::as_ptr(&buffer).cast_mut().cast()) }.expect("shared");
+        let is_resident = || apple.resident.lock().set.containsAllocation(buffer.as_ref());
+        let [first, second] = [adopt(), adopt()];
+        assert!(is_resident());
+        drop(first);
+        assert!(is_resident());
+        drop(second);
+        assert!(!is_resident());
     }
 }

@@ -162,7 +162,11 @@ impl Driver for Harness {
         let path = |extension: &str| folder.join(format!("{stem}-{:016x}.{extension}", hash.finish()));
         let (source, library) = (path("metal"), path("so"));
         if std::fs::read_to_string(&source).ok().as_deref() != Some(text) {
-            std::fs::write(&source, text).map_err(|e| format!("{}: {e}", source.display()))?;
+            // In one piece: another thread or process may compile it just now.
+            let thread = std::thread::current().id();
+            let new = path(&format!("{}-{thread:?}", std::process::id()));
+            let written = std::fs::write(&new, text).and_then(|()| std::fs::rename(&new, &source));
+            written.map_err(|e| format!("{}: {e}", source.display()))?;
         }
         compile(&[&source, &library])?;
         // SAFETY: a library that was compiled just now from a kernel of this crate; it starts nothing when it is loaded.

@@ -58,6 +58,10 @@ pub(crate) fn open_harness(schedule: Schedule) -> Result<Arc<dyn Backend>> {
     Ok(Arc::new(Metal::new(Arc::new(Queue::new(harness)))))
 }
 
+/// The most threadgroup memory of a launch: Apple's chips have 32 KiB, of which a kernel that asks for more at launch declares less than
+/// 2 KiB itself. Metal refuses more by ending the process, or not at all.
+const MOST_SHARED: u32 = 30 << 10;
+
 impl<D: Driver> Metal<D> {
     fn new(queue: Arc<Queue<D>>) -> Metal<D> {
         Metal { queue, kernels: Kernels::new(), scratch: Mutex::default() }
@@ -65,6 +69,13 @@ impl<D: Driver> Metal<D> {
 
     fn pipelines(&self, plan: &Plan) -> Result<Vec<Arc<D::Pipeline>>> {
         let get = |launch: &Launch| {
+            if launch.shared > MOST_SHARED {
+                let (name, bytes) = (launch.kernel.1, launch.shared);
+                let why = format!(
+                    "{name}: a row needs {bytes} bytes of threadgroup memory, there are {MOST_SHARED}"
+                );
+                return Err(Error::Unavailable { device: ID, why });
+            }
             let pipeline = self.kernels.get(self.queue.driver(), launch.kernel);
             pipeline.map_err(|why| Error::Unavailable { device: ID, why })
         };

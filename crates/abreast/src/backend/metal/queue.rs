@@ -217,9 +217,8 @@ impl<D: Driver> Drop for Queue<D> {
     fn drop(&mut self) {
         let own = self.is_own_process();
         let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
-        if own {
-            // Memory goes when nothing uses it; an error has nobody to be told to.
-            let _ = state.drain();
+        // Memory goes when nothing uses it. After a fault nobody knows: what waits for work that failed may wait for ever.
+        if own && state.fault.is_none() && state.drain().is_ok() {
             state.tables.clear();
             // SAFETY: dropped here alone, once.
             unsafe { ManuallyDrop::drop(&mut self.driver) };
