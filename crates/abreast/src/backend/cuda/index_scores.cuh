@@ -8,7 +8,7 @@ struct Row {
     u64 out;     // first score in out
     i64 count;   // keys that the query may see; -1: a padding entry that writes nothing
     i64 first;   // its first tile's number: never less than the row's before it
-    u64 said;    // by parts: how many have opened, in this launch and those before with this table; the last bad launch << 32
+    u64 said;    // by parts, until all have opened: how many have; BAD if one of them found something
     u32 parts;   // how many parts it has
     u32 pad;
 };
@@ -59,8 +59,11 @@ static __device__ __forceinline__ void clear_empty(const Table* t) {
 }
 
 // The others need no launch of their own, and no block waits for another. A part clears its row's word before it counts itself as
-// open. A part that is bad says so in the same place: if all parts are open then, no clearing is to come, and it sets the
-// word; if not, those that open later find what it said, and set the word after they have cleared it.
+// open; the last one to open brings the count back to 0, for the next launch with this table. A part that is bad says so beside the
+// count: if all parts are open then, no clearing is to come, and it sets the word; if not, those that open later find what it
+// said, and set the word after they have cleared it.
+#define BAD (1ull << 32)
+
 static __device__ __forceinline__ void clear(const Table* t, int r) {
     if (t->status) ((volatile u32*)t->status)[r] = 0;
 }
@@ -68,19 +71,24 @@ static __device__ __forceinline__ void clear(const Table* t, int r) {
 // For the thread that has cleared the row's word, early in the part.
 static __device__ __forceinline__ void open_part(Table* t, int r) {
     if (!t->status) return;
+    u64* place = &t->row[r].said;
     u64 said;
-    asm volatile("atom.add.release.gpu.global.u64 %0, [%1], 1;" : "=l"(said) : "l"(&t->row[r].said) : "memory");
-    u32 launch = (u32)said / t->row[r].parts + 1;
-    if (said >> 32 == launch) ((volatile u32*)t->status)[r] = NONFINITE_SCORE;
+    asm volatile("atom.add.acq_rel.gpu.global.u64 %0, [%1], 1;" : "=l"(said) : "l"(place) : "memory");
+    if ((u32)said + 1 == t->row[r].parts) atomicExch(place, 0ull);
+    if (said & BAD) ((volatile u32*)t->status)[r] = NONFINITE_SCORE;
 }
 
 // For any thread that found something bad, when the part is open.
 static __device__ __forceinline__ void report_bad(Table* t, int r) {
     if (!t->status) return;
     u64* place = &t->row[r].said;
-    u64 said = *(volatile u64*)place, found;
-    u32 launch = ((u32)said - 1) / t->row[r].parts + 1;
-    while ((found = atomicCAS(place, said, (u64)launch << 32 | (u32)said)) != said) said = found;
+    u64 said = *(volatile u64*)place;
+    // This part is open: a count of 0 is that of all.
+    while ((u32)said != 0 && (u32)said != t->row[r].parts) {
+        u64 found = atomicCAS(place, said, said | BAD);
+        if (found == said) return;
+        said = found;
+    }
     __threadfence();
-    if ((u32)said == launch * t->row[r].parts) ((volatile u32*)t->status)[r] = NONFINITE_SCORE;
+    ((volatile u32*)t->status)[r] = NONFINITE_SCORE;
 }
