@@ -34,8 +34,8 @@ impl<'py> Call<'py> {
         let object = match sequence(&object) {
             Some(list) if list.len()? > 0 => list.get_item(0)?,
             // Without rows: the result says where they would be.
-            Some(_) => match args.get_item("out")?.filter(|out| !out.is_none()) {
-                Some(out) => out,
+            Some(_) => match ["out", "out_kv"].iter().find_map(|name| given(args, name).transpose()) {
+                Some(out) => out?,
                 None => return Err(place.value("of at least one row, or out given", "an empty list")),
             },
             None => object,
@@ -56,13 +56,17 @@ impl<'py> Call<'py> {
         self.args.py()
     }
 
+    pub(crate) fn name(&self) -> &'static str {
+        self.op
+    }
+
     pub(crate) fn place(&self, name: &'static str) -> Place {
         Place { op: self.op, row: None, name }
     }
 
     /// An argument; `None` where it is None.
     pub(crate) fn get(&self, name: &'static str) -> PyResult<Option<Bound<'py, PyAny>>> {
-        Ok(self.args.get_item(name)?.filter(|value| !value.is_none()))
+        given(&self.args, name)
     }
 
     pub(crate) fn need(&self, name: &'static str) -> PyResult<Bound<'py, PyAny>> {
@@ -254,11 +258,10 @@ impl<'py> Call<'py> {
             // A list without rows: nothing to do, and nothing to do it on.
             return Ok(());
         };
-        let stream = stream as usize;
         // A stream that the caller named is his to wait for.
         let wait = self.kept.borrow().iter().any(|lent| lent.hurried) && self.get("stream")?.is_none();
+        let device = devices::open(self.py(), device, stream).map_err(to_python)?;
         let work = || {
-            let device = devices::open(device, stream as *mut c_void)?;
             call(&device)?;
             if wait { device.synchronize() } else { Ok(()) }
         };
@@ -274,6 +277,11 @@ impl<'py> Call<'py> {
             _ => Ok(result),
         }
     }
+}
+
+/// An argument; `None` where it is None.
+fn given<'py>(args: &Bound<'py, PyDict>, name: &str) -> PyResult<Option<Bound<'py, PyAny>>> {
+    Ok(args.get_item(name)?.filter(|value| !value.is_none()))
 }
 
 /// A list or a tuple.

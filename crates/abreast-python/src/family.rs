@@ -52,6 +52,11 @@ static TORCH: Class = Class::new("torch", "Tensor");
 static NUMPY: Class = Class::new("numpy", "ndarray");
 static CUPY: Class = Class::new("cupy", "ndarray");
 
+/// Whether an array of NumPy's family is of a class that was derived from NumPy's.
+pub(crate) fn is_subclass_of_numpys(array: &Bound<'_, PyAny>) -> bool {
+    NUMPY.found.get(array.py()).is_none_or(|class| !array.get_type().is(class))
+}
+
 /// A module that is there already.
 fn imported<'py>(py: Python<'py>, name: &str) -> Option<Bound<'py, PyAny>> {
     static MODULES: PyOnceLock<Py<PyDict>> = PyOnceLock::new();

@@ -3,7 +3,7 @@
 
 use crate::dtype;
 use crate::errors::Place;
-use crate::family::Family;
+use crate::family::{self, Family};
 use crate::tensor::Tensor;
 use abreast::{DType, DeviceId, Element, Kind, View, ViewMut};
 use dlpark::DlpackFlags;
@@ -30,7 +30,7 @@ pub(crate) struct Lent {
 /// Kept for the memory's sake.
 pub(crate) enum Owner {
     Dlpack(#[allow(dead_code)] ImportedDlpack),
-    Object(#[allow(dead_code)] Py<PyAny>),
+    Object(Py<PyAny>),
 }
 
 /// Our stream, for producers to order their work before ours.
@@ -104,7 +104,11 @@ impl Lent {
         let tensor = imported.validate().map_err(|e| broken(&e))?;
         let dtype = dtype::from_dlpack(tensor.dtype())
             .ok_or_else(|| place.type_error("of a known element type", dtype::describe(tensor.dtype())))?;
-        let shape = tensor.shape().iter().map(|&n| n as usize).collect();
+        let shape: Vec<usize> = tensor.shape().iter().map(|&n| n as usize).collect();
+        // PyTorch has tensors that only look as if they had memory: of zeros, of a freed storage, of a compiler.
+        if tensor.data_ptr().is_null() && !shape.contains(&0) {
+            return Err(place.value("a tensor whose values are in memory", "a null pointer"));
+        }
         let strides = tensor.strides_or_compact().map_err(|e| broken(&e))?;
         let strides = strides.iter().map(|&n| n as isize).collect();
         let ptr = tensor.data_ptr().cast::<u8>().cast_mut().wrapping_add(tensor.byte_offset() as usize);
@@ -114,6 +118,10 @@ impl Lent {
     }
 
     fn of_numpy(place: Place, object: &Bound<'_, PyAny>) -> PyResult<Lent> {
+        // A mask stands beside the memory, and would go unnoticed.
+        if family::is_subclass_of_numpys(object) && object.hasattr(pyo3::intern!(object.py(), "mask"))? {
+            return Err(place.type_error("an array without a mask", object.get_type().name()?));
+        }
         let interface = object.getattr(pyo3::intern!(object.py(), "__array_interface__"))?;
         let (address, read_only): (usize, bool) =
             interface.get_item(pyo3::intern!(object.py(), "data"))?.extract()?;
@@ -158,7 +166,8 @@ impl Lent {
     /// The element type and the number of dimensions, and that every element lies where one can.
     fn typed<T: Element>(&self, place: Place) -> PyResult<()> {
         // A status word has the same bits in a library that lacks unsigned integers.
-        let same = self.dtype == T::DTYPE || (T::DTYPE, self.dtype) == (DType::U32, DType::I32);
+        let word = (T::DTYPE, self.dtype, place.name) == (DType::U32, DType::I32, "status");
+        let same = self.dtype == T::DTYPE || word;
         if !same {
             return Err(place.type_error(T::DTYPE, self.dtype));
         }

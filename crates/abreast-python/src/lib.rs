@@ -25,13 +25,16 @@ use pyo3::types::PyDict;
 fn describe(py: Python<'_>, device: &str) -> PyResult<String> {
     let id = devices::parse(device)
         .ok_or_else(|| PyValueError::new_err(format!("there is no device {device:?}")))?;
-    py.detach(|| devices::open(id, std::ptr::null_mut()).map(|d| d.describe())).map_err(errors::to_python)
+    devices::open(py, id, std::ptr::null_mut()).map(|d| d.describe()).map_err(errors::to_python)
 }
 
 /// The names of a status word's bits, joined by "|"; "OK" for 0.
 #[pyfunction]
-fn status_names(word: i64) -> String {
-    status::names(word as u32)
+fn status_names(word: i64) -> PyResult<String> {
+    let place = errors::Place { op: "status_names", row: None, name: "word" };
+    // An int32 has the same bits.
+    let bits = u32::try_from(word).or_else(|_| i32::try_from(word).map(|word| word as u32));
+    bits.map(status::names).map_err(|_| place.value("of 32 bits", word))
 }
 
 /// Forgets what is kept for a stream of the caller's own, after the work on it: before the stream is destroyed. Returns whether
@@ -40,10 +43,10 @@ fn status_names(word: i64) -> String {
 #[pyo3(signature = (stream, *, device = "cuda:0"))]
 fn release_stream(py: Python<'_>, stream: &Bound<'_, PyAny>, device: &str) -> PyResult<bool> {
     let place = errors::Place { op: "release_stream", row: None, name: "stream" };
-    let address = call::stream_address(place, stream)? as usize;
+    let address = call::stream_address(place, stream)?;
     let id = devices::parse(device)
         .ok_or_else(|| PyValueError::new_err(format!("there is no device {device:?}")))?;
-    Ok(py.detach(|| devices::release(id, address as *mut _)))
+    Ok(devices::release(py, id, address))
 }
 
 #[pymodule]

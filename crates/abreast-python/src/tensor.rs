@@ -9,7 +9,8 @@ use dlpark::ffi::{DLDevice, DLDeviceType, DLManagedTensor, DLManagedTensorVersio
 use dlpark::metadata::Dynamic;
 use dlpark::python::{CudaStreamRequest, DlpackExporter, ExportRequest, export_dlpack};
 use dlpark::{DlpackFlags, Managed, ManagedTensorBase};
-use pyo3::exceptions::{PyBufferError, PyTypeError, PyValueError};
+use pyo3::exceptions::{PyBufferError, PyOverflowError, PyTypeError, PyValueError};
+use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 use std::ffi::c_void;
@@ -47,8 +48,8 @@ impl Drop for Memory {
 
 enum Kept {
     Own(#[allow(dead_code)] Buffer<u8>),
-    Lent(#[allow(dead_code)] Owner),
-    Caller(#[allow(dead_code)] Option<Py<PyAny>>),
+    Lent(Owner),
+    Caller(Option<Py<PyAny>>),
 }
 
 // SAFETY: an address; what it points to is reached through views alone, whose users say why they may.
@@ -75,8 +76,8 @@ impl Tensor {
         let bytes =
             bytes.ok_or_else(|| PyValueError::new_err(format!("shape {shape:?} is beyond any memory")))?;
         let address = stream as usize;
-        let make = || devices::open(device, address as *mut c_void)?.zeros::<u8>(bytes);
-        let buffer = py.detach(make).map_err(to_python)?;
+        let handle = devices::open(py, device, stream).map_err(to_python)?;
+        let buffer = py.detach(|| handle.zeros::<u8>(bytes)).map_err(to_python)?;
         let ptr = buffer.view().as_ptr().cast_mut();
         let memory = Memory {
             ptr,
@@ -140,12 +141,9 @@ impl DlpackExporter for Tensor {
             CudaStreamRequest::PerThreadDefault => 2,
             CudaStreamRequest::Pointer(address) => address,
         };
-        let hand_over = || {
-            let handle = devices::open(device, stream as *mut c_void)?;
-            // SAFETY: the consumer names a stream of its own that lives.
-            unsafe { handle.hand_over(consumer as *mut c_void) }
-        };
-        py.detach(hand_over).map_err(to_python)
+        let handle = devices::open(py, device, stream as *mut c_void).map_err(to_python)?;
+        // SAFETY: the consumer names a stream of its own that lives.
+        py.detach(|| unsafe { handle.hand_over(consumer as *mut c_void) }).map_err(to_python)
     }
 
     fn export_legacy(&self, _py: Python<'_>) -> PyResult<Managed<DLManagedTensor>> {
@@ -224,10 +222,29 @@ impl Tensor {
         (kind, device_id)
     }
 
+    /// What keeps the memory may hold this tensor: such a circle is found, as long as nobody else keeps the memory.
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        if Arc::strong_count(&self.memory) > 1 {
+            return Ok(());
+        }
+        match &self.memory.owner {
+            Some(Kept::Lent(Owner::Object(owner)) | Kept::Caller(Some(owner))) => visit.call(owner),
+            _ => Ok(()),
+        }
+    }
+
     fn __repr__(&self) -> String {
         let (dtype, device) = (dtype::name(self.dtype), self.memory.device);
         format!("abreast.Tensor(shape={:?}, dtype={dtype}, device={device})", self.shape)
     }
+}
+
+/// A shape; a number in it that is none of an array is a wrong value, not a wrong type.
+fn extents(shape: &Bound<'_, PyAny>) -> PyResult<Vec<usize>> {
+    shape.extract().map_err(|error: PyErr| match error.is_instance_of::<PyOverflowError>(shape.py()) {
+        true => PyValueError::new_err(format!("shape must be of numbers from 0 to 2**64 - 1, got {shape}")),
+        false => error,
+    })
 }
 
 fn element_type(name: &str) -> PyResult<DType> {
@@ -248,10 +265,12 @@ fn device_by_name(name: &str) -> PyResult<DeviceId> {
 /// A tensor of zeros on "cpu" or "cuda:N"; for any stream, so it waits until they are there.
 #[pyfunction]
 #[pyo3(signature = (shape, dtype = "float32", *, device = "cpu"))]
-pub(crate) fn zeros(py: Python<'_>, shape: Vec<usize>, dtype: &str, device: &str) -> PyResult<Tensor> {
+pub(crate) fn zeros(py: Python<'_>, shape: &Bound<'_, PyAny>, dtype: &str, device: &str) -> PyResult<Tensor> {
+    let shape = extents(shape)?;
     let (device, stream) = (device_by_name(device)?, std::ptr::null_mut());
     let tensor = Tensor::zeros(py, (device, stream), (shape, element_type(dtype)?))?;
-    py.detach(|| devices::open(device, std::ptr::null_mut())?.synchronize()).map_err(to_python)?;
+    let handle = devices::open(py, device, stream).map_err(to_python)?;
+    py.detach(|| handle.synchronize()).map_err(to_python)?;
     Ok(tensor)
 }
 
@@ -287,10 +306,11 @@ pub(crate) fn view(array: &Bound<'_, PyAny>, dtype: &str) -> PyResult<Tensor> {
 #[pyo3(signature = (address, shape, dtype, **options))]
 pub(crate) fn from_pointer(
     address: usize,
-    shape: Vec<usize>,
+    shape: &Bound<'_, PyAny>,
     dtype: &str,
     options: Option<Bound<'_, PyDict>>,
 ) -> PyResult<Tensor> {
+    let shape = extents(shape)?;
     let (mut device, mut owner, mut read_only) = (DeviceId::CPU, None, false);
     for (name, value) in options.iter().flatten() {
         match name.extract::<String>()?.as_str() {

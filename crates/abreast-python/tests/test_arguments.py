@@ -347,3 +347,72 @@ def test_any_wrong_type_is_an_error_and_no_crash():
                 continue
             # The few that are legal have no rows, or rows of one plain type.
             assert function in (abreast.gather_rows,), args
+
+
+def test_a_new_result_has_no_gaps():
+    """What nobody writes would be whatever was in that memory before."""
+    q, kv, indices = attention()
+    refused(
+        ValueError, "sparse_attention: rows[0].out must be below 4, got 5", abreast.sparse_attention, q, kv, indices, out_rows=[5, 0, 1, 2]
+    )
+    refused(ValueError, "rows[3].out must be below 4, got 4", abreast.sparse_attention, q, kv, indices, out_rows=[0, 1, 2, 4])
+    want = abreast.sparse_attention(q, kv, indices)
+    assert same(abreast.sparse_attention(q, kv, indices, out_rows=[3, 2, 1, 0]), want[::-1])
+
+
+def test_one_element_type_is_not_another_of_its_size():
+    for a, b in itertools.permutations([np.uint32, np.int32, np.float32], 2):
+        x, y = np.ones(3, a), np.ones(3, b)
+        refused(TypeError, "rows[1].sources must be", abreast.gather_rows, [x, y])
+        refused(TypeError, "out must be", abreast.gather_rows, [x, x.copy()], out=np.zeros((2, 3), b))
+
+
+def test_numbers_beyond_any_memory_are_the_arguments_fault():
+    """No memory is asked for on account of a wrong number."""
+    q, weights, keys, start_pos = indexer()
+    for k in (2049, 2**40, 2**62, 2**63 - 1):
+        refused(ValueError, "top_k: k must be 1 to 2048", abreast.top_k, weights, k=k)
+        refused(ValueError, "select_keys: k must be 1 to 2048", abreast.select_keys, q, weights, keys, start_pos, ratio=4, k=k)
+    for position in (2**30, 2**32 - 1):
+        text = "rows[0].keys must be of at least (start_pos + 1) / ratio ="
+        refused(ValueError, f"index_scores: {text}", abreast.index_scores, q, weights, keys, position, ratio=1)
+        refused(ValueError, f"select_keys: {text}", abreast.select_keys, q, weights, keys, position, ratio=1, k=4)
+
+
+def test_more_rows_than_memory_can_name():
+    """Empty rows, and one row many times, are arrays of any number of rows."""
+    row = np.zeros(4, np.float32)
+    many = [np.broadcast_to(row, (2**42, 4)), np.zeros((2**42, 0), np.float32), np.zeros((2**60, 0), np.float32)]
+    for rows in many:
+        refused(MemoryError, "top_k: out of memory for a list of", abreast.top_k, rows, k=2)
+        refused(MemoryError, "gather_rows: out of memory for a list of", abreast.gather_rows, rows)
+    q = np.zeros((2**42, 64, 0), BF16)
+    refused(MemoryError, "out of memory for a list of", abreast.sparse_attention, q, np.zeros((3, 0), BF16), np.zeros(3, np.int32))
+    weights, keys = np.zeros((2**42, 0), np.float32), np.zeros((3, 0), BF16)
+    q = np.zeros((2**42, 0, 0), BF16)
+    refused(MemoryError, "out of memory for a list of", abreast.index_scores, q, weights, keys, 3, ratio=4)
+    refused(MemoryError, "out of memory for a list of", abreast.select_keys, q, weights, keys, 3, ratio=4, k=4)
+
+
+def test_a_mask_does_not_go_unnoticed():
+    scores = np.ma.masked_array(np.arange(8, dtype=np.float32).reshape(2, 4), mask=[[0, 0, 0, 1]] * 2)
+    refused(TypeError, "top_k: scores must be an array without a mask, got MaskedArray", abreast.top_k, scores, k=2)
+    assert abreast.top_k(scores.data, k=1).tolist() == [[3], [3]]
+
+
+def test_the_meaning_of_sinks_is_checked_always():
+    q, kv, indices = attention()
+    for sinks in (None, np.zeros(64, np.float32)):
+        for meaning in ("zero", None, True):
+            refused(ValueError, "inf_sinks must be", abreast.sparse_attention, q, kv, indices, sinks=sinks, inf_sinks=meaning)
+    for dtype in (np.float16, np.float64, np.int32):
+        for meaning in ("none", "invalid"):
+            sinks = np.zeros(64, dtype)
+            refused(TypeError, "sinks must be f32, got", abreast.sparse_attention, q, kv, indices, sinks=sinks, inf_sinks=meaning)
+
+
+def test_no_rows_of_any_form():
+    numbers = dict(ratio=4, from_layout="ring", to_layout="shifted")
+    assert abreast.convert_state([], [], [], out_kv=[], out_score=[], **numbers) == ([], [])
+    out = np.zeros((0, 8, 256), np.float32)
+    assert abreast.convert_state([], [], [], out_kv=out, out_score=out.copy(), **numbers)[0] is out

@@ -1,5 +1,8 @@
 """The law as a tool: it must find what breaks it, and pass what keeps it."""
 
+import warnings
+from typing import NamedTuple
+
 import numpy as np
 import pytest
 from conftest import BF16, attention
@@ -141,3 +144,44 @@ def test_padded_attention_breaks_it(lib):
         return [lib.of(o) for o in out]
 
     assert abreast.check_rows(plain, inputs) is not None
+
+
+class Pair(NamedTuple):
+    a: np.ndarray
+    b: np.ndarray
+
+
+def test_rows_and_results_of_every_form():
+    pairs = [Pair(row, row + 1) for row in ROWS]
+    assert abreast.check_rows(lambda batch: [Pair(-p.a, p.b) for p in batch], pairs) is None
+    found = abreast.check_rows(lambda batch: [Pair(p.a, p.b + (len(batch) > 1)) for p in batch], pairs)
+    assert found.position == (1, 0)
+    assert abreast.check_rows(lambda batch: [(row, None) for row in batch], ROWS) is None
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert abreast.check_rows(lambda batch: [row.copy() for row in batch], [row.astype(np.float16) for row in ROWS]) is None
+
+
+@pytest.mark.parametrize(
+    ("fn", "text"),
+    [
+        (lambda batch: None, "fn must return a list, or an array with one entry a row, got NoneType"),
+        (lambda batch: (row for row in batch), "must return a list, or an array with one entry a row, got generator"),
+        (lambda batch: {"out": batch[0]}, "must return a list, or an array with one entry a row, got dict"),
+        (lambda batch: np.float32(1), "must return a list, or an array with one entry a row, got float32"),
+        (lambda batch: batch + batch, "one result a row: 1, got 2"),
+        (lambda batch: [None] * len(batch), "must return something for every row"),
+        (lambda batch: [object() for _ in batch], "must return arrays or numbers, got object"),
+        (lambda batch: [abreast.view(row, "float32") for row in batch], "must return arrays or numbers, got Tensor"),
+        (lambda batch: [row.astype(np.float64) if len(batch) > 1 else row for row in batch], "one shape and type"),
+        (lambda batch: [row if len(batch) > 1 else (row,) for row in batch], "of one structure"),
+    ],
+)
+def test_what_a_function_must_return(fn, text):
+    with pytest.raises(ValueError, match=text):
+        abreast.check_rows(fn, ROWS)
+
+
+def test_what_a_function_raises_is_raised():
+    with pytest.raises(ZeroDivisionError):
+        abreast.check_rows(lambda batch: 1 / 0, ROWS)

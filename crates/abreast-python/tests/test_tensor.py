@@ -226,3 +226,75 @@ def test_devices():
     assert abreast.release_stream(12345) is False
     assert abreast.status_names(0) == "OK"
     assert abreast.status_names(3) == "INVALID_INDEX|NONFINITE_KV"
+
+
+def test_sizes_out_of_range_are_values():
+    for shape in ((-1,), (3, -(2**40)), (2**64,)):
+        with pytest.raises(ValueError, match="shape must be of numbers from 0"):
+            abreast.zeros(shape)
+        with pytest.raises(ValueError, match="shape must be of numbers from 0"):
+            abreast.from_pointer(64, shape, "float32")
+    for word in (2**32, -(2**31) - 1, 2**62):
+        with pytest.raises(ValueError, match="status_names: word must be of 32 bits"):
+            abreast.status_names(word)
+    assert abreast.status_names(2**32 - 1) == abreast.status_names(-1) != "OK"
+
+
+def test_circles_are_collected():
+    """An owner that keeps the tensor over its memory is what objects with memory of their own look like."""
+
+    class Owner:
+        pass
+
+    class Array(np.ndarray):
+        pass
+
+    by_address, array = Owner(), np.zeros(8, np.float32)
+    by_address.tensor = abreast.from_pointer(array.ctypes.data, (8,), "float32", owner=by_address)
+    viewed = np.zeros(8, np.float32).view(Array)
+    viewed.tensor = abreast.view(viewed, "int32")
+    seen = [weakref.ref(by_address), weakref.ref(viewed)]
+    # One that somebody else still uses stays.
+    used = np.zeros(8, np.float32).view(Array)
+    used.tensor = abreast.view(used, "int32")
+    used.other, kept, stays = used.tensor.view("uint32"), np.from_dlpack(used.tensor), weakref.ref(used)
+    del by_address, viewed, used
+    gc.collect()
+    assert all(r() is None for r in seen)
+    assert stays() is not None and kept.tolist() == [0] * 8
+
+
+def capsule(address, shape, dtype=(2, 32)):
+    """A DLPack capsule with anything in it."""
+    import ctypes
+
+    class Tensor(ctypes.Structure):
+        _fields_ = [("data", ctypes.c_void_p), ("device", ctypes.c_int32 * 2), ("ndim", ctypes.c_int32)]
+        _fields_ += [("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16)]
+        _fields_ += [("shape", ctypes.c_void_p), ("strides", ctypes.c_void_p), ("byte_offset", ctypes.c_uint64)]
+        _fields_ += [("context", ctypes.c_void_p), ("deleter", ctypes.c_void_p)]
+
+    sizes = (ctypes.c_int64 * len(shape))(*shape)
+    tensor = Tensor(address, (1, 0), len(shape), *dtype, 1, ctypes.addressof(sizes))
+    new = ctypes.pythonapi.PyCapsule_New
+    new.restype, new.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+    return (sizes, tensor), lambda **_: new(ctypes.addressof(tensor), b"dltensor", None)
+
+
+def test_no_memory_at_all_is_refused():
+    scores = np.zeros((2, 3), np.float32)
+    kept, lend = capsule(None, (2, 3))
+    with pytest.raises(ValueError, match="top_k: scores must be a tensor whose values are in memory, got a null pointer"):
+        abreast.top_k(Producer(scores, lend), k=1)
+    with pytest.raises(ValueError, match="top_k: out must be a tensor whose values are in memory"):
+        abreast.top_k(scores, k=1, out=Producer(scores, lend))
+    more, lend = capsule(None, (2,), (0, 32))
+    with pytest.raises(ValueError, match="top_k: offset must be a tensor whose values are in memory"):
+        abreast.top_k(scores, k=1, offset=Producer(scores, lend))
+    empty, lend = capsule(None, (2, 0))
+    assert abreast.top_k(Producer(scores, lend), k=1).shape == (2, 1)
+    for wrong in ((-2, 3), (2**62, 2**62), (1, 2**62)):
+        last, lend = capsule(scores.ctypes.data, wrong)
+        with pytest.raises(ValueError):
+            abreast.top_k(Producer(scores, lend), k=1)
+    assert kept and more and empty and last

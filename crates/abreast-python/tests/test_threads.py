@@ -1,6 +1,7 @@
 """Threads and forks."""
 
 import os
+import signal
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -83,3 +84,32 @@ def test_a_forked_child_computes_too():
         finally:
             os._exit(2)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::RuntimeWarning")
+def test_children_forked_while_others_call():
+    """A thread that is not in the child holds no lock there."""
+    scores, stop = np.arange(12, dtype=np.float32).reshape(3, 4), threading.Event()
+    want = abreast.top_k(scores, k=2)
+
+    def work():
+        while not stop.is_set():
+            abreast.top_k(scores, k=2)
+
+    threads = [threading.Thread(target=work) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    try:
+        for _ in range(400):
+            child = os.fork()
+            if child == 0:
+                # One that waits for ever is ended.
+                signal.signal(signal.SIGALRM, signal.SIG_DFL)
+                signal.alarm(20)
+                os._exit(0 if same(abreast.top_k(scores, k=2), want) else 1)
+            assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()

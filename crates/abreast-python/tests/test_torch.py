@@ -179,3 +179,96 @@ def test_nothing_is_kept(lib):
 def test_pinned_memory_is_the_hosts(cuda):
     scores = cuda.randn(3, 50).pin_memory()
     assert abreast.top_k(scores, k=4).device.type == "cpu"
+
+
+def test_tensors_without_memory_are_refused():
+    """A storage that was freed (as sharded training does), zeros that are only said, and the tensors of compilers."""
+    scores = torch.arange(12.0).reshape(3, 4)
+    freed = scores.clone()
+    freed.untyped_storage().resize_(0)
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    with FakeTensorMode():
+        fake = torch.zeros(3, 4)
+    for odd in (freed, torch._efficientzerotensor((3, 4)), fake, torch._to_functional_tensor(scores)):
+        with pytest.raises((ValueError, RuntimeError), match="values are in memory|data pointer"):
+            abreast.top_k(odd, k=2)
+        with pytest.raises((ValueError, RuntimeError)):
+            abreast.top_k([scores[0], odd[0]], k=2)
+    with pytest.raises(RuntimeError):
+        torch.vmap(lambda row: abreast.top_k(row, k=2))(scores)
+
+
+def test_operators_take_what_the_functions_take():
+    scores = torch.arange(12.0).reshape(3, 4)
+    for module in (abreast, at):
+        for offset in (np.int64(3), np.array([3, 3, 3]), torch.tensor([3, 3, 3]), (3, 3, 3), 3):
+            assert torch.equal(module.top_k(scores, k=2, offset=offset), torch.tensor([[6, 5]] * 3, dtype=torch.int32))
+        assert tuple(module.top_k(scores, k=2, scores_lens=np.int64(1)).shape) == (3, 2)
+        for k, text in [(-1, "k must be a count, got -1"), (2**62, "k must be 1 to 2048")]:
+            with pytest.raises(ValueError, match=text):
+                module.top_k(scores, k=k)
+        for call in (lambda: module.top_k([], k=2), lambda: module.gather_rows([])):
+            with pytest.raises(ValueError, match="must be of at least one row, or out given"):
+                call()
+
+
+def test_operators_refuse_what_the_functions_refuse(lib):
+    q, kv, indices = attention()
+    args = (lib.of(q), lib.all(kv), lib.all(indices))
+    states = [torch.zeros(3, 8, 256, device=lib.device) for _ in range(3)]
+    numbers = dict(ratio=4, from_layout="ring", to_layout="shifted")
+    data = compressor()
+    tensors = [lib.all(data[n]) for n in ("kv", "score", "kv_state", "score_state")]
+    shared = (lib.of(data["ape"]), lib.of(data["norm"]), [0, 0, 0])
+    for module in (abreast, at):
+        for text, call in [
+            ("kv must be a list of 4 rows, got 1", lambda: module.sparse_attention(args[0], args[1][:1], args[2])),
+            ("indices must be a list of 4 rows, got 1", lambda: module.sparse_attention(args[0], args[1], args[2][:1])),
+            ("out must be below 4, got 5", lambda: module.sparse_attention(*args, out_rows=[5, 0, 1, 2])),
+            ("out_kv must be given together", lambda: module.convert_state(*states[:2], [1, 2, 3], out_kv=states[2], **numbers)),
+            ("out_kv must be given together", lambda: module.convert_state(*states[:2], [1, 2, 3], out_score=states[2], **numbers)),
+            ("score_state must be a list of 3 rows, got 1", lambda: module.compress(*tensors[:3], tensors[3][:1], *shared, ratio=4)),
+            ("out_rows must be None where out is", lambda: module.compress(*tensors, *shared, ratio=4, out_rows=[0, 5, 11])),
+        ]:
+            with pytest.raises(ValueError, match=text):
+                call()
+
+
+def test_gradients_are_refused_in_every_way(lib):
+    """Where sinks are translated, and where it is compiled."""
+    q, kv, indices = attention()
+    args = (lib.of(q), lib.all(kv), lib.all(indices))
+    sinks = torch.zeros(64, device=lib.device, requires_grad=True)
+    for module in (abreast, at):
+        with pytest.raises(ValueError, match="sinks must be a tensor without gradient"):
+            module.sparse_attention(*args, sinks=sinks, inf_sinks="none")
+        with torch.no_grad():
+            assert not module.sparse_attention(*args, sinks=sinks, inf_sinks="none").requires_grad
+    torch._dynamo.reset()
+    step = torch.compile(lambda sinks: at.sparse_attention(*args, sinks=sinks), backend="aot_eager")
+    with pytest.raises((ValueError, RuntimeError), match="without gradient|Observed exception"):
+        step(sinks)
+    assert same(lib.host(step(sinks.detach())), lib.host(abreast.sparse_attention(*args, sinks=sinks.detach())))
+
+
+def test_autograd_sees_what_an_operator_writes(lib):
+    """Something kept for a gradient and written since would give a wrong one."""
+    q, kv, indices = attention()
+    args = (lib.of(q), lib.all(kv), lib.all(indices))
+    out = at.sparse_attention(*args)
+    weight = torch.ones_like(out, requires_grad=True)
+    loss = (out * weight).sum()
+    at.sparse_attention(*args, out=out)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+    with torch.inference_mode():
+        at.sparse_attention(*args, out=torch.empty_like(out))
+
+
+def test_shapes_and_numbers_may_change_in_a_compiled_call():
+    torch._dynamo.reset()
+    step = torch.compile(lambda scores, k, lens: at.top_k(scores, k=k, scores_lens=lens), dynamic=True, backend="aot_eager")
+    for rows, k in ((1, 2), (2, 2), (5, 3), (2, 1), (1, 4)):
+        scores = torch.randn(rows, 6 + rows)
+        assert torch.equal(step(scores, k, 5), abreast.top_k(scores, k=k, scores_lens=5))

@@ -70,6 +70,8 @@ def check_rows(
     if len(rows) < 2:
         raise ValueError(f"check_rows: rows must be two or more, got {len(rows)}")
     solo = [_leaves(_results(fn, [row])[0]) for row in rows]
+    if not all(solo):
+        raise ValueError("check_rows: fn must return something for every row, got None, where nothing can be compared")
     for call, picked, poison, judged in _calls(len(rows), (counts, poisons), random.Random(seed)):
         inputs = [rows[r] if e in judged else _filled(rows[r], poison) for e, r in enumerate(picked)]
         results = _results(fn, inputs)
@@ -101,6 +103,8 @@ def _calls(n: int, how: tuple[Sequence[int], Sequence[float]], rng: random.Rando
 
 def _results(fn: Callable[[list[Any]], Sequence[Any]], inputs: list[Any]) -> Sequence[Any]:
     results = fn([_mapped(row, _copy) for row in inputs])
+    if not hasattr(results, "__len__") or isinstance(results, (dict, str)):
+        raise ValueError(f"check_rows: fn must return a list, or an array with one entry a row, got {type(results).__name__}")
     if len(results) != len(inputs):
         raise ValueError(f"check_rows: fn must return one result a row: {len(inputs)}, got {len(results)}")
     return results
@@ -110,7 +114,9 @@ def _mapped(row: Any, change: Callable[[Any], Any]) -> Any:
     if isinstance(row, dict):
         return {key: _mapped(value, change) for key, value in row.items()}
     if isinstance(row, (list, tuple)):
-        return type(row)(_mapped(value, change) for value in row)
+        values = [_mapped(value, change) for value in row]
+        # A tuple with names takes its values one by one.
+        return type(row)(*values) if hasattr(row, "_fields") else type(row)(values)
     return change(row)
 
 
@@ -132,11 +138,15 @@ def _copy(x: Any) -> Any:
 
 
 def _filled(row: Any, value: float) -> Any:
+    import numpy
+
     def fill(x: Any) -> Any:
         library = _library(x)
         if library is None or not _is_float(x):
             return x
-        return library.full_like(x, value)
+        # 3e38 is infinity to a half, which is as good a poison.
+        with numpy.errstate(over="ignore"):
+            return library.full_like(x, value)
 
     return _mapped(row, fill)
 
@@ -152,6 +162,8 @@ def _leaves(result: Any) -> list[tuple[tuple[Any, ...], Any]]:
     """Every array of a row's result on the host, with the way to it."""
     import numpy
 
+    if result is None:
+        return []
     if isinstance(result, dict):
         parts = list(result.items())
     elif isinstance(result, (list, tuple)):
@@ -161,7 +173,10 @@ def _leaves(result: Any) -> list[tuple[tuple[Any, ...], Any]]:
         name = library.__name__ if library is not None else ""
         if name == "torch":
             return [((), result.detach().cpu().contiguous().clone())]
-        return [((), result.get() if name == "cupy" else numpy.array(result))]
+        leaf = result.get() if name == "cupy" else numpy.array(result)
+        if leaf.dtype.hasobject:
+            raise ValueError(f"check_rows: fn must return arrays or numbers, got {type(result).__name__}")
+        return [((), leaf)]
     return [((key, *way), leaf) for key, part in parts for way, leaf in _leaves(part)]
 
 

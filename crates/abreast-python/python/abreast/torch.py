@@ -7,6 +7,7 @@ return nothing and write `out` (and states, and status), which their schemas dec
 from __future__ import annotations
 
 from collections.abc import Sequence
+from numbers import Integral
 from typing import Any
 
 import torch
@@ -26,14 +27,18 @@ _TAGS = tuple(
 def _define(name: str, arguments: str, names: tuple[str, ...]) -> None:
     """An operator that calls the function of the same name; a list of one tensor is that tensor, for all rows."""
     call = getattr(_ops, name)
+    written = [key for key, part in zip(names, arguments.split(", ")) if "!" in part]
     ragged = ("kv", "indices", "keys", "scores", "score", "kv_state", "score_state", "sources", "out_kv", "out_score")
 
     def run(*values: Any) -> None:
         named = dict(zip(names, values))
+        changed = [x for key in written for x in _list(named[key]) if x is not None and not x.is_inference()]
         for key in ragged:
             if isinstance(named.get(key), (list, tuple)) and len(named[key]) == 1:
                 named[key] = named[key][0]
         call(**named)
+        # For autograd to see that what it may have kept is no more.
+        torch.autograd.graph.increment_version(changed)
 
     _library.define(f"{name}({arguments}) -> ()", tags=_TAGS)
     for key in ("CPU", "CUDA"):
@@ -77,16 +82,43 @@ for _name, _text in _ARGUMENTS.items():
     _define(_name, _text, _names(_text))
 
 
-def _list(tensors: Any) -> list[Tensor]:
-    return list(tensors) if isinstance(tensors, (list, tuple)) else [tensors]
+def _list(tensors: Any, rows: int | None = None, name: str = "") -> list[Tensor]:
+    """A tensor for all rows is a list of one: of a list, there must be one for each of the `rows`, where those are said."""
+    if not isinstance(tensors, (list, tuple)):
+        return [tensors]
+    if rows is not None and len(tensors) != rows:
+        raise ValueError(f"{name} must be a list of {rows} rows, got {len(tensors)}")
+    return list(tensors)
+
+
+def _first(tensors: Any, name: str) -> Tensor:
+    """The tensor that a result is like."""
+    if isinstance(tensors, (list, tuple)) and not tensors:
+        raise ValueError(f"{name} must be of at least one row, or out given, got an empty list")
+    return _list(tensors)[0]
+
+
+def _slots(k: int) -> int:
+    """Of a result; more, and fewer than none, are the library's to refuse."""
+    return min(max(k, 0), 2048)
+
+
+def _operate(name: str, *values: Any) -> None:
+    """The operator. It refuses gradients itself, but for where it is compiled: there it sees tensors without them."""
+    if torch.compiler.is_compiling() and torch.is_grad_enabled():
+        for value in values:
+            for x in _list(value):
+                if isinstance(x, Tensor) and x.requires_grad:
+                    raise ValueError(f"{name}: every argument must be a tensor without gradient, as none is computed here")
+    getattr(torch.ops.abreast, name)(*values)
 
 
 def _ints(numbers: Any, rows: int | None = None) -> list[int] | None:
     """Numbers of the rows as a list; one for all is repeated."""
     if numbers is None:
         return None
-    if isinstance(numbers, (int, torch.SymInt)):
-        return [numbers] * (1 if rows is None else rows)
+    if isinstance(numbers, (Integral, torch.SymInt)):
+        return [numbers if isinstance(numbers, torch.SymInt) else int(numbers)] * (1 if rows is None else rows)
     if isinstance(numbers, Tensor) and numbers.device.type != "cpu":
         raise TypeError(f"abreast: numbers of rows must be on the host (a device's would have to be waited for), got {numbers.device}")
     return numbers.tolist() if hasattr(numbers, "tolist") else list(numbers)
@@ -98,7 +130,7 @@ def _count(tensors: Any, inner: int, numbers: tuple[Any, Any]) -> int | None:
     if isinstance(tensors, (list, tuple)):
         return len(tensors)
     for given in (lens, offsets):
-        if given is not None and not isinstance(given, int):
+        if given is not None and not isinstance(given, Integral):
             pool = given is offsets and lens is None and tensors.dim() == inner
             return len(given) - 1 if pool else len(given)
     return tensors.shape[0] if tensors.dim() == inner + 1 else None
@@ -109,7 +141,7 @@ def _rows(*said: int | None) -> int:
 
 
 def _given(numbers: Any) -> int | None:
-    return None if numbers is None or isinstance(numbers, int) else len(numbers)
+    return None if numbers is None or isinstance(numbers, (Integral, torch.SymInt)) else len(numbers)
 
 
 def sparse_attention(
@@ -134,10 +166,10 @@ def sparse_attention(
     n = _rows(_given(query_rows), q.shape[0])
     out_rows = _ints(out_rows, n)
     if out is None:
-        outputs = n if out_rows is None else max(out_rows, default=-1) + 1
-        out = q.new_empty((outputs, q.shape[1], q.shape[2]))
-    torch.ops.abreast.sparse_attention(
-        q, _list(kv), _list(indices), sinks, inf_sinks, scale,
+        out = q.new_empty((n, q.shape[1], q.shape[2]))
+    _operate(
+        "sparse_attention",
+        q, _list(kv, n, "sparse_attention: kv"), _list(indices, n, "sparse_attention: indices"), sinks, inf_sinks, scale,
         _ints(kv_offsets, n), _ints(kv_lens, n), _ints(indices_offsets, n), _ints(indices_lens, n),
         _ints(query_rows, n), out_rows, method, out, status,
     )  # fmt: skip
@@ -163,9 +195,10 @@ def index_scores(
     n = _rows(_given(query_rows), _given(start_pos), q.shape[0])
     start_pos = _ints(start_pos, n)
     if out is None:
-        out = weights.new_empty((sum((p + 1) // max(ratio, 1) for p in start_pos),))
-    torch.ops.abreast.index_scores(
-        q, weights, _list(keys), start_pos, ratio, _ints(keys_offsets, n), _ints(keys_lens, n),
+        out = weights.new_empty((sum(max(p + 1, 0) // max(ratio, 1) for p in start_pos),))
+    _operate(
+        "index_scores",
+        q, weights, _list(keys, n, "index_scores: keys"), start_pos, ratio, _ints(keys_offsets, n), _ints(keys_lens, n),
         _ints(query_rows, n), _ints(out_offsets, n), method, out, status,
     )  # fmt: skip
     return out
@@ -185,8 +218,9 @@ def top_k(
     """See `abreast.top_k`."""
     n = _rows(_count(scores, 1, (scores_offsets, scores_lens)))
     if out is None:
-        out = _list(scores)[0].new_empty((n, k), dtype=torch.int32)
-    torch.ops.abreast.top_k(
+        out = _first(scores, "top_k: scores").new_empty((n, _slots(k)), dtype=torch.int32)
+    _operate(
+        "top_k",
         _list(scores), k, _ints(offset, n), _ints(scores_offsets, n), _ints(scores_lens, n),
         _ints(out_offsets, n), out, status,
     )  # fmt: skip
@@ -213,9 +247,10 @@ def select_keys(
     """See `abreast.select_keys`."""
     n = _rows(_given(query_rows), _given(start_pos), q.shape[0])
     if out is None:
-        out = q.new_empty((n, k), dtype=torch.int32)
-    torch.ops.abreast.select_keys(
-        q, weights, _list(keys), _ints(start_pos, n), ratio, k, _ints(offset, n),
+        out = q.new_empty((n, _slots(k)), dtype=torch.int32)
+    _operate(
+        "select_keys",
+        q, weights, _list(keys, n, "select_keys: keys"), _ints(start_pos, n), ratio, k, _ints(offset, n),
         _ints(keys_offsets, n), _ints(keys_lens, n), _ints(query_rows, n), _ints(out_offsets, n), method, out, status,
     )  # fmt: skip
     return out
@@ -245,6 +280,8 @@ def compress(
     """See `abreast.compress`."""
     n = _rows(_given(start_pos), _count(kv, 2, (kv_offsets, kv_lens)))
     start_pos, offsets, lens = _ints(start_pos, n), _ints(kv_offsets, n), _ints(kv_lens, n)
+    if out is None and out_rows is not None:
+        raise ValueError("compress: out_rows must be None where out is, got numbers")
     if out is None:
         if isinstance(kv, (list, tuple)):
             tokens = [x.shape[0] for x in kv]
@@ -258,8 +295,10 @@ def compress(
             ends = [(p, p + t) for p, t in zip(start_pos, tokens)]
             tokens = [end // max(ratio, 1) - first // max(ratio, 1) for first, end in ends]
         out = norm.new_empty((sum(tokens), norm.shape[0]), dtype=torch.bfloat16)
-    torch.ops.abreast.compress(
-        _list(kv), _list(score), _list(kv_state), _list(score_state), ape, norm, start_pos, ratio, epsilon,
+    states = {"kv": kv, "score": score, "kv_state": kv_state, "score_state": score_state}
+    _operate(
+        "compress",
+        *(_list(x, n, f"compress: {name}") for name, x in states.items()), ape, norm, start_pos, ratio, epsilon,
         layout, emit, offsets, lens, _ints(state_offsets, n), _ints(state_lens, n), _ints(out_rows, n), out, status,
     )  # fmt: skip
     return out
@@ -285,12 +324,16 @@ def convert_state(
     n = _rows(_given(position), _count(kv_state, 2, (state_offsets, state_lens)))
     if to_rows is None:
         to_rows = 2 * ratio if ratio == 4 else ratio
+    if (out_kv is None) != (out_score is None):
+        raise ValueError("convert_state: out_kv must be given together with out_score, got one of them")
     if out_kv is None:
-        like = _list(kv_state)[0]
+        like = _first(kv_state, "convert_state: kv_state")
         out_kv = like.new_empty((n, to_rows, like.shape[-1]))
         out_score = like.new_empty((n, to_rows, like.shape[-1]))
-    torch.ops.abreast.convert_state(
-        _list(kv_state), _list(score_state), _ints(position, n), ratio, from_layout, to_layout, to_rows,
+    states = {"kv_state": kv_state, "score_state": score_state}
+    _operate(
+        "convert_state",
+        *(_list(x, n, f"convert_state: {name}") for name, x in states.items()), _ints(position, n), ratio, from_layout, to_layout, to_rows,
         _ints(state_offsets, n), _ints(state_lens, n), _list(out_kv), _list(out_score), _ints(out_offsets, n), _ints(out_lens, n),
     )  # fmt: skip
     return out_kv, out_score
@@ -300,7 +343,7 @@ def gather_rows(sources: Tensor | Sequence[Tensor], *, offsets: Any = None, out:
     """See `abreast.gather_rows`."""
     n = _rows(_count(sources, 1, (offsets, None)))
     if out is None:
-        like = _list(sources)[0]
+        like = _first(sources, "gather_rows: sources")
         out = like.new_empty((n, like.shape[-1]))
-    torch.ops.abreast.gather_rows(_list(sources), _ints(offsets, n), out)
+    _operate("gather_rows", _list(sources), _ints(offsets, n), out)
     return out

@@ -19,7 +19,7 @@ pub(crate) fn call<'py>(args: &Bound<'py, PyDict>) -> PyResult<Bound<'py, PyAny>
     let norm = call.view::<f32, 1>("norm")?;
     let kv = Ragged::<2>::new(call, Names { data: "kv", offsets: "kv_offsets", lens: "kv_lens" })?;
     let said = Ints::parse(call.place("start_pos"), &call.need("start_pos")?)?.count();
-    let n = rows([said, kv.count()]);
+    let n = rows(call, [said, kv.count()])?;
     let kv = kv.rows::<f32>(call, (n, false))?;
     let names = Names { data: "score", offsets: "kv_offsets", lens: "kv_lens" };
     let score = Ragged::<2>::new(call, names)?.rows::<f32>(call, (n, false))?;

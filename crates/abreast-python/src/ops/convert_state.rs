@@ -17,7 +17,7 @@ pub(crate) fn call<'py>(args: &Bound<'py, PyDict>) -> PyResult<Bound<'py, PyAny>
     let state = |data| Names { data, offsets: "state_offsets", lens: "state_lens" };
     let kv = Ragged::<2>::new(call, state("kv_state"))?;
     let said = Ints::parse(call.place("position"), &call.need("position")?)?.count();
-    let n = rows([said, kv.count()]);
+    let n = rows(call, [said, kv.count()])?;
     let kv = kv.rows::<f32>(call, (n, false))?;
     let score = Ragged::<2>::new(call, state("score_state"))?.rows::<f32>(call, (n, false))?;
     let position: Vec<u32> = each(call, "position", n)?;

@@ -32,7 +32,7 @@ pub(crate) fn call<'py>(args: &Bound<'py, PyDict>) -> PyResult<Bound<'py, PyAny>
 fn gather<'py, T: Element>(call: &Call<'py>) -> PyResult<Bound<'py, PyAny>> {
     let names = Names { data: "sources", offsets: "offsets", lens: "lens" };
     let sources = Ragged::<1>::new(call, names)?;
-    let n = rows([sources.count()]);
+    let n = rows(call, [sources.count()])?;
     let sources: Vec<Span<T, 1>> = sources.rows(call, (n, false))?;
     let (result, out) = call.out::<T, 2>([n, sources.first().map_or(0, |source| source.shape[0])])?;
     let rows: Vec<_> = sources

@@ -12,7 +12,7 @@ use pyo3::types::PyDict;
 /// How many rows a call of the indexer has.
 pub(super) fn count(call: &Call<'_>, queries: usize) -> PyResult<usize> {
     let said = |name| Ok::<_, PyErr>(call.ints(name)?.and_then(|ints: Ints| ints.count()));
-    Ok(rows([said("query_rows")?, said("start_pos")?, Some(queries)]))
+    rows(call, [said("query_rows")?, said("start_pos")?, Some(queries)])
 }
 
 /// Where the rows' results start, where it is not said: each in an entry of `out`, or one behind the other.
@@ -44,8 +44,9 @@ pub(crate) fn call<'py>(args: &Bound<'py, PyDict>) -> PyResult<Bound<'py, PyAny>
     let names = Names { data: "keys", offsets: "keys_offsets", lens: "keys_lens" };
     let keys = Ragged::<2>::new(call, names)?.rows::<bf16>(call, (n, false))?;
     let (method, status) = (call.method()?, call.status()?);
-    // A ratio of 0 is the library's to refuse.
-    let counts: Vec<_> = start_pos.iter().map(|&p| causal_count(p, ratio.max(1))).collect();
+    // A ratio of 0 is the library's to refuse, and so are fewer keys than are visible: no memory is asked for on their account.
+    let visible = start_pos.iter().map(|&p| causal_count(p, ratio.max(1)));
+    let counts: Vec<_> = visible.zip(&keys).map(|(count, keys)| count.min(keys.shape[0])).collect();
     let (result, out, entry) = call.flat_out::<f32>(&[counts.iter().sum()])?;
     let starts = starts(call, &counts, entry)?;
     let rows: Vec<_> = (0..n)

@@ -11,6 +11,10 @@ pub(crate) mod top_k;
 use crate::call::Call;
 use crate::ints::Ints;
 use pyo3::PyResult;
+use pyo3::exceptions::PyMemoryError;
+
+/// What is noted about a row, at least.
+const ROW_WORDS: usize = 32;
 
 /// Numbers that default to the row's own.
 fn numbers(call: &Call<'_>, name: &'static str, rows: usize) -> PyResult<Vec<usize>> {
@@ -38,6 +42,13 @@ fn each<T: TryFrom<i64>>(call: &Call<'_>, name: &'static str, rows: usize) -> Py
 }
 
 /// How many rows a call has: what the first of these says that says anything.
-fn rows(said: impl IntoIterator<Item = Option<usize>>) -> usize {
-    said.into_iter().flatten().next().unwrap_or(1)
+fn rows(call: &Call<'_>, said: impl IntoIterator<Item = Option<usize>>) -> PyResult<usize> {
+    let rows = said.into_iter().flatten().next().unwrap_or(1);
+    // An array can have more rows than there is memory to name them, where they are empty or all the same.
+    match Vec::<[usize; ROW_WORDS]>::new().try_reserve_exact(rows) {
+        Ok(()) => Ok(rows),
+        Err(_) => {
+            Err(PyMemoryError::new_err(format!("{}: out of memory for a list of {rows} rows", call.name())))
+        }
+    }
 }

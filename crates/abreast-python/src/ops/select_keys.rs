@@ -4,6 +4,7 @@ use super::index_scores::{count, starts};
 use super::{each, numbers};
 use crate::call::Call;
 use crate::rows::{Names, Ragged};
+use abreast::dims::MAX_K;
 use abreast::{SelectKeys, SelectKeysRow, bf16};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -22,8 +23,10 @@ pub(crate) fn call<'py>(args: &Bound<'py, PyDict>) -> PyResult<Bound<'py, PyAny>
     let names = Names { data: "keys", offsets: "keys_offsets", lens: "keys_lens" };
     let keys = Ragged::<2>::new(call, names)?.rows::<bf16>(call, (n, false))?;
     let (method, status) = (call.method()?, call.status()?);
-    let (result, out, entry) = call.flat_out::<i32>(&[n, k])?;
-    let starts = starts(call, &vec![k; n], entry)?;
+    // More is the library's to refuse.
+    let slots = k.min(MAX_K);
+    let (result, out, entry) = call.flat_out::<i32>(&[n, slots])?;
+    let starts = starts(call, &vec![slots; n], entry)?;
     let rows: Vec<_> = (0..n)
         .map(|r| SelectKeysRow {
             query: query[r],

@@ -14,7 +14,7 @@ pub(crate) fn call<'py>(args: &Bound<'py, PyDict>) -> PyResult<Bound<'py, PyAny>
     let q = call.view::<bf16, 3>("q")?;
     let [queries, heads, dim] = q.shape();
     let said = call.ints("query_rows")?.and_then(|rows| rows.count());
-    let n = rows([said, Some(queries)]);
+    let n = rows(call, [said, Some(queries)])?;
     let (query, out_row) = (numbers(call, "query_rows", n)?, numbers(call, "out_rows", n)?);
     let names = Names { data: "kv", offsets: "kv_offsets", lens: "kv_lens" };
     let kv = Ragged::<2>::new(call, names)?.rows::<bf16>(call, (n, false))?;
@@ -23,8 +23,8 @@ pub(crate) fn call<'py>(args: &Bound<'py, PyDict>) -> PyResult<Bound<'py, PyAny>
     let sinks = call.get("sinks")?.map(|sinks| call.view_of("sinks", &sinks)).transpose()?;
     let scale = call.number("scale")?.unwrap_or(1.0 / (dim as f32).sqrt());
     let (method, status) = (call.method()?, call.status()?);
-    let outputs = out_row.iter().map(|&row| row + 1).max().unwrap_or(0);
-    let (result, out) = call.out::<bf16, 3>([outputs, heads, dim])?;
+    // Without gaps, which nobody would write.
+    let (result, out) = call.out::<bf16, 3>([n, heads, dim])?;
     let rows: Vec<_> = (0..n)
         .map(|r| AttentionRow {
             query: query[r],

@@ -4,6 +4,7 @@ use super::index_scores::starts;
 use super::{each, rows};
 use crate::call::Call;
 use crate::rows::{Names, Ragged};
+use abreast::dims::MAX_K;
 use abreast::{TopK, TopKRow};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -14,13 +15,15 @@ pub(crate) fn call<'py>(args: &Bound<'py, PyDict>) -> PyResult<Bound<'py, PyAny>
     let call = &Call::open("top_k", args, "scores")?;
     let names = Names { data: "scores", offsets: "scores_offsets", lens: "scores_lens" };
     let scores = Ragged::<1>::new(call, names)?;
-    let n = rows([scores.count()]);
+    let n = rows(call, [scores.count()])?;
     let scores = scores.rows::<f32>(call, (n, false))?;
     let offset: Vec<i32> = each(call, "offset", n)?;
     let k: usize = call.count("k")?;
     let status = call.status()?;
-    let (result, out, entry) = call.flat_out::<i32>(&[n, k])?;
-    let starts = starts(call, &vec![k; n], entry)?;
+    // More is the library's to refuse.
+    let slots = k.min(MAX_K);
+    let (result, out, entry) = call.flat_out::<i32>(&[n, slots])?;
+    let starts = starts(call, &vec![slots; n], entry)?;
     let rows: Vec<_> = (0..n)
         .map(|r| TopKRow {
             // SAFETY: kept by the call, and only read.
