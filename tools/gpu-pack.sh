@@ -45,7 +45,8 @@ fi
 cat >"$pack/run.sh" <<'RUN'
 #!/usr/bin/env bash
 #     run.sh              every test that needs a GPU, and the program's own checks
-#     run.sh sanitize     compute-sanitizer's four tools
+#     run.sh sanitize     compute-sanitizer's four tools, on a few cases
+#     run.sh sanitize_all the whole suite under them; TOOLS, METHOD and JOBS say which tools, which method and how many at once
 # Ends with 0 where everything ran and nothing was found: what skips itself counts as a failure.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
@@ -81,13 +82,19 @@ everything() {
     done
 }
 
-sanitize() {
-    local program found=9 check
+found=9
+check=()
+find_sanitizer() {
+    local program
     for program in sanitizer/nvidia/cu13/bin/compute-sanitizer "$(command -v compute-sanitizer)" /usr/local/cuda/bin/compute-sanitizer; do
         [ -x "$program" ] && break
     done
     [ -x "$program" ] || { echo "no compute-sanitizer" >&2; exit 1; }
     check=("$program" --error-exitcode "$found")
+}
+
+sanitize() {
+    find_sanitizer
     # A read of no memory is planted there: a tool that does not find it finds nothing.
     stage $found "${check[@]}" --tool memcheck ./test-cuda_process --exact cuda_process::failure::faults --ignored
     stage 0 "${check[@]}" --tool memcheck --padding 256 --track-stream-ordered-races all ./abreast verify --backend cuda --method fast --filter /r7/
@@ -104,9 +111,34 @@ sanitize() {
     done
 }
 
+# The whole suite under each of TOOLS, by METHOD, group by group, JOBS at a time: minutes to hours.
+sanitize_all() {
+    local logs tool group
+    find_sanitizer
+    logs=$(mktemp -d)
+    ./abreast verify --list >"$logs/cases"
+    for tool in ${TOOLS-memcheck racecheck initcheck synccheck}; do
+        for group in $(cut -d / -f 1,2 "$logs/cases" | sort -u); do
+            while [ "$(jobs -rp | wc -l)" -ge "${JOBS-8}" ]; do wait -n; done
+            (
+                start=$SECONDS
+                "${check[@]}" --tool "$tool" ./abreast verify --backend cuda --method "${METHOD-reference}" --filter "$group/" \
+                    >"$logs/$tool-${group/\//-}.log" 2>&1
+                status=$?
+                echo "$tool $group: status $status, $((SECONDS - start)) s"
+                [ $status = 0 ] || tail -n 20 "$logs/$tool-${group/\//-}.log" >"$logs/failed-$tool-${group/\//-}"
+            ) &
+        done
+    done
+    wait
+    failures=$(find "$logs" -name 'failed-*' | wc -l)
+    find "$logs" -name 'failed-*' -exec tail -n 20 {} +
+    rm -rf "$logs"
+}
+
 case ${1-everything} in
-everything | sanitize) "${1-everything}" ;;
-*) echo "usage: run.sh [sanitize]" >&2; exit 2 ;;
+everything | sanitize | sanitize_all) "${1-everything}" ;;
+*) echo "usage: run.sh [sanitize | sanitize_all]" >&2; exit 2 ;;
 esac
 echo "$failures stages failed"
 [ "$failures" = 0 ]
