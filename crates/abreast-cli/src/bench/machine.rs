@@ -44,6 +44,7 @@ impl GpuModel {
     pub(super) fn new(kind: Kind, gpu: Gpu) -> GpuModel {
         let ((major, minor), (version, update)) = (gpu.capability, gpu.driver);
         let (architecture, driver) = match kind {
+            Kind::Metal if version == 0 => (String::new(), "none".into()),
             Kind::Metal => (format!("Apple family {major}"), format!("macOS {version}.{update}")),
             _ => {
                 let module = driver_module().map_or(String::new(), |version| format!("{version}, "));

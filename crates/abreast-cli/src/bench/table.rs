@@ -10,6 +10,11 @@ const CHANGE: f64 = 0.05;
 pub(super) fn render(report: &Report) -> String {
     let (m, c) = (&report.machine, &report.ceilings);
     let rates: Vec<String> = c.fma_gflops_of.iter().map(|(isa, rate)| format!("{isa} {rate:.0}")).collect();
+    // Where the driver does not tell the clock there is none.
+    let rates = match c.fma_gflops_of.values().any(|&rate| rate > 0.0) {
+        true => format!("{} GFLOP/s", rates.join(", ")),
+        false => "unknown".into(),
+    };
     let level = |l: &Bandwidth| {
         let read = l.read_gbs.map_or("-".into(), |gbs| format!("{gbs:.0}"));
         format!("{} {read}/{:.0}", bytes(l.bytes), l.copy_gbs)
@@ -20,14 +25,14 @@ pub(super) fn render(report: &Report) -> String {
     let least =
         c.least_call_us.map_or(String::new(), |us| format!("; the smallest call of a step {}", time(us)));
     format!(
-        "{} ({}); {}{driver}; abreast {}, method {:?}; {}\nceilings: f32 fused multiply-add {} GFLOP/s ({}){matrix}; memory read/copy {} GB/s{least}\n\n{}{}",
+        "{} ({}); {}{driver}; abreast {}, method {:?}; {}\nceilings: f32 fused multiply-add {} ({}){matrix}; memory read/copy {} GB/s{least}\n\n{}{}",
         m.cpu,
         m.arch,
         m.device,
         m.version,
         report.method,
         m.date,
-        rates.join(", "),
+        rates,
         c.fma_from,
         memory.join(", "),
         aligned(&lines(report)),
