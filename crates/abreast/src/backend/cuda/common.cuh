@@ -47,6 +47,9 @@ static __device__ __forceinline__ float tree(float p) {
     return p;
 }
 
+// What instructions know a place of shared memory by.
+static __device__ __forceinline__ u32 shared_address(const void* p) { return (u32)__cvta_generic_to_shared(p); }
+
 static __device__ __forceinline__ int lane() { return threadIdx.x % WARP; }
 static __device__ __forceinline__ int warp() { return threadIdx.x / WARP; }
 

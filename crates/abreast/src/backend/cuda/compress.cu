@@ -86,8 +86,6 @@ static __device__ __forceinline__ u32 parts() {
 #endif
 }
 
-static __device__ __forceinline__ u32 shared_address(const void* at) { return (u32)__cvta_generic_to_shared(at); }
-
 // Where the parts of a row meet. Each sends what it pools into the first one's shared memory and need not wait for anybody; a
 // transaction barrier there is passed when all features have come. A row of one part has neither.
 struct Meeting {

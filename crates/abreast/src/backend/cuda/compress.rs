@@ -72,8 +72,8 @@ pub(super) fn plan(mut op: Checked<Compress<'_, '_>>, target: Target) -> Plan {
     let mut plan = Plan::default();
     let table = plan.push(&(), (listed, Row::zeroed(), rows));
     let shared = 2 * d * size_of::<f32>();
-    let launch = Launch { grid: [1, rows as u32], table, entry: size_of::<Row>(), ..Launch::PLAIN };
-    let launch = Launch { overlaps: target.chip.hopper, ..launch };
+    let (grid, entry) = ([1, rows as u32], size_of::<Row>());
+    let launch = Launch { grid, table, entry, overlaps: true, ..Launch::PLAIN };
     plan.launch(if overlapped {
         let kernel = if op.layout == StateLayout::Ring { "compress_ring" } else { "compress_shifted" };
         let threads = d.min(OVERLAPPED_THREADS) as u32;

@@ -4,37 +4,12 @@ use super::Cuda;
 use super::driver::Queue;
 use super::kernels::HOPPER;
 use super::nvrtc::{Nvrtc, Source};
-use crate::conformance::{Options, run};
+use crate::backend::gpu::defects::{Defect, defect};
 use crate::{Device, Method};
 use cudarc::driver::{LaunchConfig, PushKernelArg};
 use cudarc::nvrtc::Ptx;
 use rayon::prelude::*;
 use std::sync::Arc;
-
-/// Words of one kernel file and what they are replaced by; none by default.
-#[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Defect {
-    stem: &'static str,
-    words: &'static str,
-    by: &'static str,
-    /// Where it must be found.
-    filter: &'static str,
-}
-
-impl Defect {
-    /// The file with the defect, if it is in this one.
-    pub(super) fn apply(self, stem: &str, text: String) -> String {
-        if self.stem != stem {
-            return text;
-        }
-        assert_eq!(text.matches(self.words).count(), 1, "{self:?}: the words must stand there once");
-        text.replace(self.words, self.by)
-    }
-}
-
-const fn defect(stem: &'static str, [words, by]: [&'static str; 2], filter: &'static str) -> Defect {
-    Defect { stem, words, by, filter }
-}
 
 const DEFECTS: &[Defect] = &[
     defect(
@@ -142,13 +117,7 @@ fn is_noticed(defect: &Defect) -> bool {
     // Files of every chip run where Hopper's own do not.
     kernels.chip.hopper = hopper;
     let method = if hopper { Method::Fast } else { Method::Reference };
-    let options =
-        Options { filter: Some(defect.filter.into()), method, fail_fast: true, ..Options::default() };
-    let report = run(&Device::from_backend(Arc::new(cuda)), &options, &mut |_| ());
-    if let Some(failure) = report.failures.first() {
-        println!("{} found in {}", defect.words, failure.case);
-    }
-    !report.failures.is_empty()
+    defect.in_method(method).is_noticed(&Device::from_backend(Arc::new(cuda)))
 }
 
 /// On all cores: most of the time goes into compiling.

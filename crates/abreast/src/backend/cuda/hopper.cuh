@@ -1,7 +1,5 @@
 // Instructions of compute capability 9.0 by name, for the kernels of that chip alone. Addresses of shared memory are 32-bit.
 
-static __device__ __forceinline__ u32 shared_address(const void* p) { return (u32)__cvta_generic_to_shared(p); }
-
 // A group of 4 warps changes its registers a thread from FROM to TO.
 template <int FROM, int TO> static __device__ __forceinline__ void set_registers() {
     if (TO > FROM) asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(TO));

@@ -1,10 +1,10 @@
 //! Index scores: the work list and the launch of `index_scores.cu`, or of `index_scores_hopper.cu`.
 
 use super::target::{Chip, Target};
-use crate::backend::gpu::plan::{Launch, Plan, Room, status};
-use crate::dims::{INDEX_DIM, causal_count};
+use crate::backend::gpu::index_scores::{Scores, Seen, scores};
+use crate::backend::gpu::plan::{Launch, Plan, Room};
+use crate::dims::INDEX_DIM;
 use crate::ops::{Checked, IndexScores, Method};
-use crate::view::View;
 use bytemuck::{Pod, Zeroable};
 use half::bf16;
 
@@ -43,97 +43,67 @@ impl Row {
     const ZERO: Row = Row { keys: 0, query: 0, out: 0, count: 0, first: 0, said: 0, parts: 0, pad: 0 };
 }
 
-/// What the scores of a call share.
-pub(super) struct Scores<'a> {
-    pub(super) q: &'a View<'a, bf16, 3>,
-    pub(super) weights: &'a View<'a, f32, 2>,
-    pub(super) method: Method,
-    /// `None`: the scratch memory.
-    pub(super) out: Option<u64>,
-    pub(super) status: u64,
-}
-
-/// One row: a query and the keys that it sees.
-#[derive(Clone, Copy)]
-pub(super) struct Seen<'a> {
-    pub(super) keys: &'a View<'a, bf16, 2>,
-    pub(super) query: usize,
-    /// How many keys.
-    pub(super) count: usize,
-    /// Its first score's place.
-    pub(super) out: usize,
-}
-
 pub(super) fn plan(mut op: Checked<IndexScores<'_>>, target: Target) -> Plan {
     let mut plan = Plan::default();
-    let (out, status) = (Some(op.out.as_mut_ptr() as u64), status(&op.status));
-    let scores = Scores { q: &op.q, weights: &op.weights, method: op.method, out, status };
-    let count = |start_pos| causal_count(start_pos, op.ratio);
-    let rows = op.rows.iter().map(|row| {
-        let count = count(row.start_pos);
-        Seen { keys: &row.keys, query: row.query, count, out: row.out }
-    });
-    scores.push(&mut plan, rows, target);
+    let (scores, rows) = scores(&mut op);
+    push(&scores, &mut plan, (rows, target));
     plan
 }
 
-impl Scores<'_> {
-    pub(super) fn push<'a>(
-        &self,
-        plan: &mut Plan,
-        rows: impl ExactSizeIterator<Item = Seen<'a>> + Clone,
-        target: Target,
-    ) {
-        let (n, [_, heads, dim]) = (target.room.rows(rows.len()), self.q.shape());
-        let form = Form::of(self.method, [heads, dim], target.chip);
-        let tiles: usize = rows.clone().map(|row| row.count.div_ceil(form.tile)).sum();
-        let most = match target.room {
-            Room::Own => tiles,
-            Room::Limits(limits) => limits.rows * limits.keys.div_ceil(form.tile),
-        };
-        // A block at least: it clears the status words of rows without a key.
-        let blocks = most.clamp(n.min(1), form.blocks);
-        let per = tiles.div_ceil(blocks.max(1)).max(1);
-        let head = Head {
-            q: self.q.as_ptr() as u64,
-            weights: self.weights.as_ptr() as u64,
-            out: self.out.unwrap_or(0),
-            status: self.status,
-            tiles: tiles as u64,
-            per: per as u64,
-            tile: form.tile as i32,
-            heads: heads as i32,
-            dim: dim as i32,
-            rows: n as i32,
-            // A warp of a block looks for empty rows among 32.
-            busy: blocks.min(tiles.div_ceil(per).max(n.div_ceil(32))) as u32,
-            pad: 0,
-        };
-        let mut next = 0;
-        let listed = rows.map(|row| {
-            let first = next;
-            next += row.count.div_ceil(form.tile);
-            Row {
-                keys: row.keys.as_ptr() as u64,
-                query: row.query as u64,
-                out: row.out as u64,
-                count: row.count as i64,
-                first: first as i64,
-                parts: (next.div_ceil(per) - first / per) as u32,
-                ..Row::ZERO
-            }
-        });
-        let table = plan.push(&head, (listed, Row::PADDING, n));
-        plan.launch(Launch {
-            kernel: form.kernel,
-            grid: [blocks as u32, 1],
-            threads: form.threads,
-            shared: form.shared as u32,
-            table,
-            overlaps: form.overlaps,
-            ..Launch::PLAIN
-        });
-    }
+pub(super) fn push<'a>(
+    scores: &Scores<'_>,
+    plan: &mut Plan,
+    (rows, target): (impl ExactSizeIterator<Item = Seen<'a>> + Clone, Target),
+) {
+    let (n, [_, heads, dim]) = (target.room.rows(rows.len()), scores.q.shape());
+    let form = Form::of(scores.method, [heads, dim], target.chip);
+    let tiles: usize = rows.clone().map(|row| row.count.div_ceil(form.tile)).sum();
+    let most = match target.room {
+        Room::Own => tiles,
+        Room::Limits(limits) => limits.rows * limits.keys.div_ceil(form.tile),
+    };
+    // A block at least: it clears the status words of rows without a key.
+    let blocks = most.clamp(n.min(1), form.blocks);
+    let per = tiles.div_ceil(blocks.max(1)).max(1);
+    let head = Head {
+        q: scores.q.as_ptr() as u64,
+        weights: scores.weights.as_ptr() as u64,
+        out: scores.out.unwrap_or(0),
+        status: scores.status,
+        tiles: tiles as u64,
+        per: per as u64,
+        tile: form.tile as i32,
+        heads: heads as i32,
+        dim: dim as i32,
+        rows: n as i32,
+        // A warp of a block looks for empty rows among 32.
+        busy: blocks.min(tiles.div_ceil(per).max(n.div_ceil(32))) as u32,
+        pad: 0,
+    };
+    let mut next = 0;
+    let listed = rows.map(|row| {
+        let first = next;
+        next += row.count.div_ceil(form.tile);
+        Row {
+            keys: row.keys.as_ptr() as u64,
+            query: row.query as u64,
+            out: row.out as u64,
+            count: row.count as i64,
+            first: first as i64,
+            parts: (next.div_ceil(per) - first / per) as u32,
+            ..Row::ZERO
+        }
+    });
+    let table = plan.push(&head, (listed, Row::PADDING, n));
+    plan.launch(Launch {
+        kernel: form.kernel,
+        grid: [blocks as u32, 1],
+        threads: form.threads,
+        shared: form.shared as u32,
+        table,
+        overlaps: form.overlaps,
+        ..Launch::PLAIN
+    });
 }
 
 /// A kernel and how it cuts rows.
@@ -201,7 +171,7 @@ impl Form {
 
 #[cfg(test)]
 mod tests {
-    use super::{Chip, Form, Head, Plan, Room, Row, Scores, Seen, Target};
+    use super::{Chip, Form, Head, Plan, Room, Row, Scores, Seen, Target, push};
     use crate::backend::cuda::Cuda;
     use crate::conformance::case::index_scores::{RowShape, Shape};
     use crate::conformance::case::{Problem, Rng};
@@ -219,16 +189,16 @@ mod tests {
         let (q, weights) = (cpu.zeros(64 * 128).expect("memory"), cpu.zeros(64).expect("memory"));
         let keys = cpu.zeros(longest * 128).expect("memory");
         let scores = Scores {
-            q: &q.view().reshape([1, 64, 128]).expect("a shape"),
-            weights: &weights.view().reshape([1, 64]).expect("a shape"),
+            q: q.view().reshape([1, 64, 128]).expect("a shape"),
+            weights: weights.view().reshape([1, 64]).expect("a shape"),
             method,
             out: None,
             status: 0,
         };
         let keys = keys.view().reshape([longest, 128]).expect("a shape");
-        let seen = counts.iter().map(|&count| Seen { keys: &keys, query: 0, count, out: 0 });
+        let seen = counts.iter().map(|&count| Seen { keys, query: 0, count, out: 0 });
         let mut plan = Plan::default();
-        scores.push(&mut plan, seen, Target { room, chip: CHIP });
+        push(&scores, &mut plan, (seen, Target { room, chip: CHIP }));
         let (head, rows) = plan.table.split_at(size_of::<Head>());
         let blocks = plan.launches.first().map_or(0, |launch| launch.grid[0] as usize);
         (

@@ -20,6 +20,7 @@ pub(super) const HOPPER: &[(&str, &str)] = &[
     (
         "sparse_attention_hopper",
         concat!(
+            include_str!("sparse_attention.cuh"),
             include_str!("sparse_attention_hopper.cuh"),
             include_str!("sparse_attention_again.cuh"),
             include_str!("sparse_attention_hopper.cu")
@@ -43,7 +44,7 @@ pub(super) const SOURCES: [(&str, &str); 6] = [
     ("convert_state", include_str!("convert_state.cu")),
     ("gather_rows", include_str!("gather_rows.cu")),
     ("index_scores", concat!(include_str!("index_scores.cuh"), include_str!("index_scores.cu"))),
-    ("sparse_attention", include_str!("sparse_attention.cu")),
+    ("sparse_attention", concat!(include_str!("sparse_attention.cuh"), include_str!("sparse_attention.cu"))),
     ("top_k", include_str!("top_k.cu")),
 ];
 
@@ -69,7 +70,7 @@ pub(super) struct Kernels {
     loaded: Owned<Mutex<Loaded>>,
     /// What is planted, for the suite to find.
     #[cfg(test)]
-    pub(super) defect: super::defects::Defect,
+    pub(super) defect: crate::backend::gpu::defects::Defect,
 }
 
 #[derive(Default)]

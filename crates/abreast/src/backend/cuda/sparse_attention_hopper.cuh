@@ -1,28 +1,6 @@
-// What Hopper's sparse attention reads, and what a block has: see sparse_attention_hopper.cu.
+// What a block of Hopper's sparse attention has: see sparse_attention_hopper.cu.
 
 #define DIM HEAD_DIM
-
-struct Row {
-    u64 kv;          // bf16 [kv_len][DIM]
-    u64 indices;     // i32 [width]
-    u64 query, out;  // rows of q and out
-    i64 kv_len;
-    int width;
-    int active;      // 0: a padding entry that writes nothing
-};
-
-struct Table {
-    u64 q;           // bf16 [queries][heads][DIM]
-    u64 sinks;       // f32 [heads], or 0
-    u64 out;         // bf16 [outputs][heads][DIM]
-    u64 status;      // u32 [rows], or 0
-    float scale;
-    int heads, dim;
-    int width;       // not used here
-    int rows;
-    int group;       // heads of a block: 64, or 8, 16, 32
-    Row row[1];
-};
 
 // What the blocks of a row found out, in each block's shared memory.
 struct Flags {

@@ -17,10 +17,8 @@ static __device__ __forceinline__ void send(u32 to, uint4 x, u32 barrier) {
 struct Barrier {
     u64 state;
 
-    __device__ __forceinline__ void start() { asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(shared_address(&state)) : "memory"); }
-    __device__ __forceinline__ void expect(u32 bytes) {
-        asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(&state)), "r"(bytes) : "memory");
-    }
+    __device__ __forceinline__ void start() { barrier_init(shared_address(&state), 1); }
+    __device__ __forceinline__ void expect(u32 bytes) { barrier_expect(shared_address(&state), bytes); }
     __device__ __forceinline__ void wait(u32 parity) {
         u32 done;
         do {

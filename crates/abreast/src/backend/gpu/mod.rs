@@ -3,7 +3,10 @@
 
 pub(super) mod constants;
 pub(super) mod convert_state;
+#[cfg(all(test, any(feature = "cuda", feature = "metal-harness")))]
+pub(super) mod defects;
 pub(super) mod gather_rows;
+pub(super) mod index_scores;
 pub(super) mod plan;
 #[cfg(feature = "cuda")]
 pub(super) mod schedule;

@@ -1,5 +1,6 @@
 //! Scores in scratch, and what is selected from them.
 
+use super::index_scores::{Scores, Seen};
 use super::plan::{Room, status};
 use super::top_k::{Row, Selections};
 use crate::dims::causal_count;
@@ -7,8 +8,8 @@ use crate::ops::{Checked, SelectKeys};
 
 /// Scores that each row sees, and where they start in the scratch memory.
 pub(in crate::backend) struct Places {
-    pub(in crate::backend) counts: Vec<usize>,
-    pub(in crate::backend) starts: Vec<usize>,
+    counts: Vec<usize>,
+    starts: Vec<usize>,
     /// Bytes of it all; a step has the place for its limits.
     pub(in crate::backend) scratch: usize,
 }
@@ -32,6 +33,19 @@ impl Places {
             Room::Limits(limits) => limits.rows * places(limits.keys),
         };
         Places { counts, starts, scratch: places * size_of::<f32>() }
+    }
+
+    /// The scores, and their rows.
+    pub(in crate::backend) fn scores<'o>(
+        &'o self,
+        op: &'o Checked<SelectKeys<'_>>,
+    ) -> (Scores<'o>, impl ExactSizeIterator<Item = Seen<'o>> + Clone) {
+        let (q, weights, method, status) = (op.q, op.weights, op.method, status(&op.status));
+        let rows = op.rows.iter().enumerate().map(|(e, row)| {
+            let (query, count, out) = (row.query, self.counts[e], self.starts[e]);
+            Seen { keys: row.keys, query, count, out }
+        });
+        (Scores { q, weights, method, out: None, status }, rows)
     }
 
     /// The selections from these scores, and their rows.

@@ -35,7 +35,7 @@ pub(super) struct Kernels<D: Driver> {
     loaded: Mutex<Loaded<D>>,
     /// What is planted, for the suite to find.
     #[cfg(all(test, feature = "metal-harness"))]
-    pub(super) defect: super::defects::Defect,
+    pub(super) defect: crate::backend::gpu::defects::Defect,
 }
 
 struct Loaded<D: Driver> {
