@@ -46,7 +46,8 @@ cat >"$pack/run.sh" <<'RUN'
 #!/usr/bin/env bash
 #     run.sh              every test that needs a GPU, and the program's own checks
 #     run.sh sanitize     compute-sanitizer's four tools, on a few cases
-#     run.sh sanitize_all the whole suite under them; TOOLS, METHOD and JOBS say which tools, which method and how many at once
+#     run.sh sanitize_all the whole suite under them; TOOLS, METHOD and JOBS say which tools, which method and how many at once, KEEP where
+#                         the logs are kept
 # Ends with 0 where everything ran and nothing was found: what skips itself counts as a failure.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
@@ -111,29 +112,33 @@ sanitize() {
     done
 }
 
-# The whole suite under each of TOOLS, by METHOD, group by group, JOBS at a time: minutes to hours.
+# The whole suite, few rows alone, under each of TOOLS, by METHOD, piece by piece, JOBS at a time: minutes. What is in the folder KEEP as clean from an
+# earlier run is left out, so that a run that was cut short can be taken up.
 sanitize_all() {
-    local logs tool group
+    local keep tool piece log method=${METHOD-reference}
     find_sanitizer
-    logs=$(mktemp -d)
-    ./abreast verify --list >"$logs/cases"
+    keep=${KEEP-$(mktemp -d)}
+    mkdir -p "$keep"
+    # Pieces: a group of an operation; of the law, which is most of the work, by the number of rows' first digit.
+    ./abreast verify --brief --method "$method" --list | sed -E 's,^([^/]+/law/..).*,\1,; t; s,^([^/]+/[^/]+)/.*,\1/,' | sort -u >"$keep/pieces"
     for tool in ${TOOLS-memcheck racecheck initcheck synccheck}; do
-        for group in $(cut -d / -f 1,2 "$logs/cases" | sort -u); do
+        for piece in $(sort -t / -k 2,2r -k 3 "$keep/pieces"); do
+            log=$keep/$tool-$method-${piece//\//-}
+            [ ! -e "$log.clean" ] || continue
             while [ "$(jobs -rp | wc -l)" -ge "${JOBS-8}" ]; do wait -n; done
             (
                 start=$SECONDS
-                "${check[@]}" --tool "$tool" ./abreast verify --backend cuda --method "${METHOD-reference}" --filter "$group/" \
-                    >"$logs/$tool-${group/\//-}.log" 2>&1
+                "${check[@]}" --tool "$tool" ./abreast verify --brief --backend cuda --method "$method" --filter "$piece" >"$log.running" 2>&1
                 status=$?
-                echo "$tool $group: status $status, $((SECONDS - start)) s"
-                [ $status = 0 ] || tail -n 20 "$logs/$tool-${group/\//-}.log" >"$logs/failed-$tool-${group/\//-}"
+                echo "$tool $piece: status $status, $((SECONDS - start)) s"
+                [ $status = 0 ] && mv "$log.running" "$log.clean" || mv "$log.running" "$log.failed"
             ) &
         done
     done
     wait
-    failures=$(find "$logs" -name 'failed-*' | wc -l)
-    find "$logs" -name 'failed-*' -exec tail -n 20 {} +
-    rm -rf "$logs"
+    failures=$(find "$keep" -name '*.failed' | wc -l)
+    find "$keep" -name '*.failed' -exec tail -n 20 {} +
+    echo "$(find "$keep" -name '*.clean' | wc -l) pieces clean, of $(wc -l <"$keep/pieces") a tool"
 }
 
 case ${1-everything} in

@@ -25,13 +25,20 @@ pub(crate) struct Args {
     /// A million rows compared with themselves alone instead of some 65,000
     #[arg(long)]
     full: bool,
+    /// Every kind of case, but few rows alone and few cases at random: for tools that slow every launch down
+    #[arg(long, conflicts_with = "full")]
+    brief: bool,
     /// Only print the names of the cases
     #[arg(long)]
     list: bool,
 }
 
 pub(crate) fn run(args: Args) -> CommandResult {
-    let depth = if args.full { Depth::Full } else { Depth::Quick };
+    let depth = match (args.brief, args.full) {
+        (true, _) => Depth::Brief,
+        (_, true) => Depth::Full,
+        _ => Depth::Quick,
+    };
     let options = Options { filter: args.filter, depth, method: args.method.into(), fail_fast: false };
     let names = conformance::cases(&options);
     if names.is_empty() {

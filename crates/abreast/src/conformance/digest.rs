@@ -3,7 +3,7 @@
 use super::bits::Finding;
 use super::case::{Problem, Rng, compress, convert_state, gather_rows};
 use super::case::{index_scores, select_keys, sparse_attention, top_k};
-use super::lab::{Counts, Lab};
+use super::lab::Lab;
 use super::shapes::{Draw, OPS};
 use crate::{
     Compress, ConvertState, Device, Emit, IndexScores, Method, Op, SelectKeys, SparseAttention, TopK,
@@ -11,7 +11,7 @@ use crate::{
 
 /// Every operation with the digest of its results: the same on every device that computes the reference order.
 pub fn digest(device: &Device) -> Result<Vec<(&'static str, u64)>, Finding> {
-    let lab = &mut Lab { device, method: Method::Reference, counts: Counts::default(), shape: String::new() };
+    let lab = &mut Lab::new(device, Method::Reference);
     OPS.into_iter().map(|op| Ok((op, operation(lab, op)?))).collect()
 }
 

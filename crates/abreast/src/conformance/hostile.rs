@@ -11,7 +11,11 @@ use crate::Method;
 const BATCH: usize = 50;
 
 pub(super) fn cases(depth: Depth, method: Method) -> Vec<Case> {
-    let batches = if depth == Depth::Full { 200 } else { 15 };
+    let batches = match depth {
+        Depth::Brief => 1,
+        Depth::Quick => 15,
+        Depth::Full => 200,
+    };
     let one = |op: &'static str, batch| {
         Case::new(format!("{op}/hostile/b{batch}"), move |lab| hostile(lab, (op, method), batch))
     };

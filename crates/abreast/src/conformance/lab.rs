@@ -2,6 +2,7 @@
 
 use super::bits::{self, Finding, RowBits, Verdict};
 use super::case::{Loaded, Problem};
+use super::suite::Depth;
 use crate::{Device, Method};
 
 /// What was done.
@@ -42,6 +43,7 @@ impl std::ops::AddAssign for Counts {
 pub(super) struct Lab<'d> {
     pub(super) device: &'d Device,
     pub(super) method: Method,
+    pub(super) depth: Depth,
     pub(super) counts: Counts,
     /// The shape that the case is on.
     pub(super) shape: String,
@@ -49,6 +51,12 @@ pub(super) struct Lab<'d> {
 
 /// What some rows of a problem gave.
 pub(super) struct Results(Vec<Option<RowBits>>);
+
+impl<'d> Lab<'d> {
+    pub(super) fn new(device: &'d Device, method: Method) -> Lab<'d> {
+        Lab { device, method, depth: Depth::default(), counts: Counts::default(), shape: String::new() }
+    }
+}
 
 impl Lab<'_> {
     /// A size of the model where the method has kernels made for that, else a small one.
@@ -127,7 +135,7 @@ impl Lab<'_> {
 /// Whether every row of a problem has the bits in a joint call that it has alone, and those that the oracle expects,
 /// with all red zones whole.
 pub fn check(device: &Device, problem: &dyn Problem, method: Method) -> Result<Counts, Finding> {
-    let mut lab = Lab { device, method, counts: Counts::default(), shape: String::new() };
+    let mut lab = Lab::new(device, method);
     lab.check(problem)?;
     Ok(lab.counts)
 }

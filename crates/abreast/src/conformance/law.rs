@@ -34,7 +34,11 @@ pub(super) fn cases(depth: Depth, method: Method) -> Vec<Case> {
             }
         }
         let draw = move |rows, seed| Draw { op, rows, seed, work: WORK, method };
-        let repeats = if depth == Depth::Full { 1000 } else { 50 };
+        let repeats = match depth {
+            Depth::Brief => 3,
+            Depth::Quick => 50,
+            Depth::Full => 1000,
+        };
         cases.push(Case::new(format!("{op}/law/repeats"), move |lab| repeat(lab, draw(19, 900), repeats)));
         cases.push(Case::new(format!("{op}/law/scratch"), move |lab| scratch(lab, draw(13, 901))));
         cases.push(Case::new(format!("{op}/law/no_rows"), move |lab| no_rows(lab, draw(5, 902))));
@@ -56,22 +60,24 @@ fn law(lab: &mut Lab<'_>, draw: Draw) -> Verdict {
     let mut loaded = problem.load(lab.device, lab.method)?;
     let loaded = &mut *loaded;
 
-    let solo: Vec<&[usize]> = all.chunks(1).collect();
+    let alone = if lab.depth == Depth::Brief { n.min(3) } else { n };
+    let solo: Vec<&[usize]> = all.chunks(1).take(alone).collect();
     let solo = lab.run(loaded, &solo, 0x5a)?;
     let joint = lab.run(loaded, &[&all], 0xa5)?;
     lab.counts.rows += lab.same(&joint, &solo, "alone")?;
 
     let order = rng.permutation(n);
     let permuted = lab.run(loaded, &[&order], 0x00)?;
-    lab.same(&permuted, &solo, "in order")?;
+    lab.same(&permuted, &joint, "in order")?;
 
     let order = rng.permutation(n);
-    let split = lab.run(loaded, &split(&order, rng), 0xff)?;
-    lab.same(&split, &solo, "alone")?;
+    let longest = if lab.depth == Depth::Brief { n } else { 7 };
+    let split = lab.run(loaded, &split(&order, longest, rng), 0xff)?;
+    lab.same(&split, &joint, "in one call")?;
 
     let some: Vec<usize> = rng.permutation(n).into_iter().take(n.div_ceil(2)).collect();
     let subset = lab.run(loaded, &[&some], 0x3c)?;
-    lab.same(&subset, &solo, "alone")?;
+    lab.same(&subset, &joint, "beside all")?;
 
     let checked = rng.permutation(n);
     lab.oracle(&*problem, &joint, checked.into_iter().take(2))?;
@@ -80,7 +86,7 @@ fn law(lab: &mut Lab<'_>, draw: Draw) -> Verdict {
     let mut loaded = problem.load(lab.device, lab.method)?;
     let poisoned = lab.run(&mut *loaded, &[&rng.permutation(n)], 0x77)?;
     for &row in &some {
-        super::bits::same(row, "without poison", poisoned.row(row), solo.row(row))?;
+        super::bits::same(row, "without poison", poisoned.row(row), joint.row(row))?;
     }
     lab.counts.compared += some.len() as u64;
     Ok(())
@@ -102,10 +108,10 @@ fn widths(lab: &mut Lab<'_>, heads: usize) -> Verdict {
 }
 
 /// Cuts a list at random places.
-fn split<'l>(mut list: &'l [usize], rng: &mut Rng) -> Vec<&'l [usize]> {
+fn split<'l>(mut list: &'l [usize], longest: usize, rng: &mut Rng) -> Vec<&'l [usize]> {
     let mut chunks = Vec::new();
     while !list.is_empty() {
-        let (chunk, rest) = list.split_at(1 + rng.below(list.len().min(7)));
+        let (chunk, rest) = list.split_at(1 + rng.below(list.len().min(longest)));
         chunks.push(chunk);
         list = rest;
     }

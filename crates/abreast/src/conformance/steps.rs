@@ -24,9 +24,13 @@ const LONGEST: usize = 300;
 const CROWD: usize = 11;
 
 pub(super) fn cases(depth: Depth) -> Vec<Case> {
-    let lives = if depth == Depth::Full { 100 } else { 4 };
     // 2,000 steps.
-    let soak = |seed| Case::new(format!("steps/soak/s{seed}"), move |lab| soak(lab, (seed, 500)));
+    let (lives, steps) = match depth {
+        Depth::Brief => (1, 60),
+        Depth::Quick => (4, 500),
+        Depth::Full => (100, 500),
+    };
+    let soak = |seed| Case::new(format!("steps/soak/s{seed}"), move |lab| soak(lab, (seed, steps)));
     (0..lives).map(soak).collect()
 }
 
