@@ -6,7 +6,7 @@ use crate::conformance::arena::Arena;
 use crate::conformance::bits::{Fault, Part, RowBits};
 use crate::conformance::oracle::{self, Expected};
 use crate::dims::{coff, window};
-use crate::{Calls, Compress, CompressRow, Cost, Device, Emit, Method, Op, Result, StateLayout, bf16};
+use crate::{Compress, CompressRow, Device, Emit, Method, Op, Result, StateLayout, bf16};
 
 /// How large a call is.
 #[derive(Debug, Clone)]
@@ -288,17 +288,7 @@ impl Loaded for OnDevice {
         self.score_state.write(self.data.rows.iter().map(|row| &row.score_state[..]))
     }
 
-    fn call(&mut self, entries: &[usize], status: usize) -> Result<()> {
-        self.with(entries, status, |device, args| device.compress(args))
-    }
-
-    fn call_in(&mut self, calls: &mut Calls<'_>, (entries, status): (&[usize], usize)) -> Result<()> {
-        self.with(entries, status, |_, args| calls.compress(args))
-    }
-
-    fn cost(&mut self, entries: &[usize]) -> Cost {
-        self.with(entries, 0, |_, args| Ok(args.cost())).unwrap_or_default()
-    }
+    super::calls!(compress);
 
     fn results(&self, order: &[usize]) -> std::result::Result<Vec<RowBits>, Fault> {
         let (data, dim) = (&self.data, self.data.dim);

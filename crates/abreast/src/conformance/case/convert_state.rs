@@ -5,7 +5,7 @@ use crate::conformance::arena::{Arena, repeat};
 use crate::conformance::bits::{Fault, Part, RowBits};
 use crate::conformance::oracle::{self, Expected};
 use crate::dims::{coff, window};
-use crate::{Calls, ConvertState, ConvertStateRow, Cost, Device, Method, Op, Result, StateLayout};
+use crate::{ConvertState, ConvertStateRow, Device, Method, Op, Result, StateLayout};
 
 /// How large a call is.
 #[derive(Debug, Clone)]
@@ -124,6 +124,7 @@ impl OnDevice {
     fn with<R>(
         &mut self,
         entries: &[usize],
+        _status: usize,
         f: impl FnOnce(&Device, ConvertState<'_, '_>) -> Result<R>,
     ) -> Result<R> {
         let (shape, features) = (&self.shape, self.shape.features());
@@ -151,17 +152,7 @@ impl Loaded for OnDevice {
         self.score_to.fill(repeat(fill))
     }
 
-    fn call(&mut self, entries: &[usize], _status: usize) -> Result<()> {
-        self.with(entries, |device, args| device.convert_state(args))
-    }
-
-    fn call_in(&mut self, calls: &mut Calls<'_>, (entries, _status): (&[usize], usize)) -> Result<()> {
-        self.with(entries, |_, args| calls.convert_state(args))
-    }
-
-    fn cost(&mut self, entries: &[usize]) -> Cost {
-        self.with(entries, |_, args| Ok(args.cost())).unwrap_or_default()
-    }
+    super::calls!(convert_state);
 
     fn results(&self, order: &[usize]) -> std::result::Result<Vec<RowBits>, Fault> {
         let (kv, score) = (self.kv_to.read()?, self.score_to.read()?);

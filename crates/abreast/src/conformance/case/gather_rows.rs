@@ -4,7 +4,7 @@ use super::{Loaded, Problem, Rng};
 use crate::conformance::arena::{Arena, repeat};
 use crate::conformance::bits::{Fault, Part, RowBits};
 use crate::conformance::oracle::{self, Expected};
-use crate::{Calls, Cost, Device, Element, GatherRow, GatherRows, Method, Op, Result};
+use crate::{Device, Element, GatherRow, GatherRows, Method, Op, Result};
 use std::ops::Range;
 
 /// How large a call is.
@@ -105,17 +105,7 @@ impl<T: Element> Loaded for OnDevice<T> {
         self.out.fill(repeat(fill))
     }
 
-    fn call(&mut self, entries: &[usize], first: usize) -> Result<()> {
-        self.with(entries, first, |device, args| device.gather_rows(args))
-    }
-
-    fn call_in(&mut self, calls: &mut Calls<'_>, (entries, first): (&[usize], usize)) -> Result<()> {
-        self.with(entries, first, |_, args| calls.gather_rows(args))
-    }
-
-    fn cost(&mut self, entries: &[usize]) -> Cost {
-        self.with(entries, 0, |_, args| Ok(args.cost())).unwrap_or_default()
-    }
+    super::calls!(gather_rows);
 
     fn results(&self, order: &[usize]) -> std::result::Result<Vec<RowBits>, Fault> {
         let named = (0..order.len()).map(|at| at * self.n..(at + 1) * self.n);

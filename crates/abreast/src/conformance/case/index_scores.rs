@@ -6,7 +6,7 @@ use crate::conformance::arena::Arena;
 use crate::conformance::bits::{Fault, RowBits};
 use crate::conformance::oracle::{self, Expected};
 use crate::dims::causal_count;
-use crate::{Calls, Cost, Device, IndexScores, IndexScoresRow, Method, Op, Result, View, bf16};
+use crate::{Device, IndexScores, IndexScoresRow, Method, Op, Result, View, bf16};
 
 /// How large a call is.
 #[derive(Debug, Clone)]
@@ -255,17 +255,7 @@ impl Loaded for OnDevice {
         self.outputs.reset(fill)
     }
 
-    fn call(&mut self, entries: &[usize], status: usize) -> Result<()> {
-        self.with(entries, status, |device, args| device.index_scores(args))
-    }
-
-    fn call_in(&mut self, calls: &mut Calls<'_>, (entries, status): (&[usize], usize)) -> Result<()> {
-        self.with(entries, status, |_, args| calls.index_scores(args))
-    }
-
-    fn cost(&mut self, entries: &[usize]) -> Cost {
-        self.with(entries, 0, |_, args| Ok(args.cost())).unwrap_or_default()
-    }
+    super::calls!(index_scores);
 
     fn results(&self, order: &[usize]) -> std::result::Result<Vec<RowBits>, Fault> {
         let shape = &self.inputs.shape;

@@ -62,6 +62,28 @@ pub trait Loaded {
     fn results(&self, order: &[usize]) -> std::result::Result<Vec<RowBits>, Fault>;
 }
 
+/// How an operation's call is made and what it costs, by its type's `with(entries, status, |device, args| ...)`.
+macro_rules! calls {
+    ($op:ident) => {
+        fn call(&mut self, entries: &[usize], status: usize) -> Result<()> {
+            self.with(entries, status, |device, args| device.$op(args))
+        }
+
+        fn call_in(
+            &mut self,
+            calls: &mut $crate::Calls<'_>,
+            (entries, status): (&[usize], usize),
+        ) -> Result<()> {
+            self.with(entries, status, |_, args| calls.$op(args))
+        }
+
+        fn cost(&mut self, entries: &[usize]) -> $crate::Cost {
+            self.with(entries, 0, |_, args| Ok(args.cost())).unwrap_or_default()
+        }
+    };
+}
+use calls;
+
 /// Places for ranges of these sizes, in a random order with gaps: their starts, and the length of it all.
 pub(super) fn places(rng: &mut Rng, sizes: &[usize]) -> (Vec<usize>, usize) {
     let mut starts = vec![0; sizes.len()];

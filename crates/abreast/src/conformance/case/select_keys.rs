@@ -5,7 +5,7 @@ use super::outputs::Outputs;
 use super::{Loaded, Problem, Rng, packed, places};
 use crate::conformance::bits::{Fault, RowBits};
 use crate::conformance::oracle::{self, Expected};
-use crate::{Calls, Cost, Device, Method, Op, Result, SelectKeys, SelectKeysRow};
+use crate::{Device, Method, Op, Result, SelectKeys, SelectKeysRow};
 
 /// How large a call is.
 #[derive(Debug, Clone)]
@@ -121,17 +121,7 @@ impl Loaded for OnDevice {
         self.outputs.reset(fill)
     }
 
-    fn call(&mut self, entries: &[usize], status: usize) -> Result<()> {
-        self.with(entries, status, |device, args| device.select_keys(args))
-    }
-
-    fn call_in(&mut self, calls: &mut Calls<'_>, (entries, status): (&[usize], usize)) -> Result<()> {
-        self.with(entries, status, |_, args| calls.select_keys(args))
-    }
-
-    fn cost(&mut self, entries: &[usize]) -> Cost {
-        self.with(entries, 0, |_, args| Ok(args.cost())).unwrap_or_default()
-    }
+    super::calls!(select_keys);
 
     fn results(&self, order: &[usize]) -> std::result::Result<Vec<RowBits>, Fault> {
         let named = |&r: &usize| self.slots[r].1..self.slots[r].1 + self.k;

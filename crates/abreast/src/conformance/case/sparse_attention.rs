@@ -5,7 +5,7 @@ use super::{Loaded, Problem, Rng, places};
 use crate::conformance::arena::Arena;
 use crate::conformance::bits::{Fault, RowBits};
 use crate::conformance::oracle::{self, Expected};
-use crate::{AttentionRow, Calls, Cost, Device, Method, Op, Result, SparseAttention, bf16};
+use crate::{AttentionRow, Device, Method, Op, Result, SparseAttention, bf16};
 
 /// How large a call is.
 #[derive(Debug, Clone)]
@@ -257,17 +257,7 @@ impl Loaded for OnDevice {
         self.outputs.reset(fill)
     }
 
-    fn call(&mut self, entries: &[usize], status: usize) -> Result<()> {
-        self.with(entries, status, |device, args| device.sparse_attention(args))
-    }
-
-    fn call_in(&mut self, calls: &mut Calls<'_>, (entries, status): (&[usize], usize)) -> Result<()> {
-        self.with(entries, status, |_, args| calls.sparse_attention(args))
-    }
-
-    fn cost(&mut self, entries: &[usize]) -> Cost {
-        self.with(entries, 0, |_, args| Ok(args.cost())).unwrap_or_default()
-    }
+    super::calls!(sparse_attention);
 
     fn results(&self, order: &[usize]) -> std::result::Result<Vec<RowBits>, Fault> {
         let size = self.shape.heads * self.shape.dim;
