@@ -122,7 +122,7 @@ sanitize_all() {
     # Pieces: a group of an operation; of the law, which is most of the work, by the number of rows' first digit.
     ./abreast verify --brief --method "$method" --list | sed -E 's,^([^/]+/law/..).*,\1,; t; s,^([^/]+/[^/]+)/.*,\1/,' | sort -u >"$keep/pieces"
     for tool in ${TOOLS-memcheck racecheck initcheck synccheck}; do
-        for piece in $(sort -t / -k 2,2r -k 3 "$keep/pieces"); do
+        for piece in $(sort -r "$keep/pieces"); do
             log=$keep/$tool-$method-${piece//\//-}
             [ ! -e "$log.clean" ] || continue
             while [ "$(jobs -rp | wc -l)" -ge "${JOBS-8}" ]; do wait -n; done
