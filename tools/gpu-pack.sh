@@ -119,8 +119,7 @@ sanitize_all() {
     find_sanitizer
     keep=${KEEP-$(mktemp -d)}
     mkdir -p "$keep"
-    # Pieces: a group of an operation; of the law, which is most of the work, by the number of rows' first digit.
-    ./abreast verify --brief --method "$method" --list | sed -E 's,^([^/]+/law/..).*,\1,; t; s,^([^/]+/[^/]+)/.*,\1/,' | sort -u >"$keep/pieces"
+    ./abreast verify --brief --method "$method" --list | cut -d / -f 1,2 | sort -u >"$keep/pieces"
     for tool in ${TOOLS-memcheck racecheck initcheck synccheck}; do
         for piece in $(sort -r "$keep/pieces"); do
             log=$keep/$tool-$method-${piece//\//-}
@@ -128,7 +127,7 @@ sanitize_all() {
             while [ "$(jobs -rp | wc -l)" -ge "${JOBS-8}" ]; do wait -n; done
             (
                 start=$SECONDS
-                "${check[@]}" --tool "$tool" ./abreast verify --brief --backend cuda --method "$method" --filter "$piece" >"$log.running" 2>&1
+                "${check[@]}" --tool "$tool" ./abreast verify --brief --backend cuda --method "$method" --filter "$piece/" >"$log.running" 2>&1
                 status=$?
                 echo "$tool $piece: status $status, $((SECONDS - start)) s"
                 [ $status = 0 ] && mv "$log.running" "$log.clean" || mv "$log.running" "$log.failed"

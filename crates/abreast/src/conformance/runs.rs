@@ -4,15 +4,17 @@ use super::Case;
 use super::bits::{self, Finding, RowBits, Verdict};
 use super::case::{Problem, Rng, compress, convert_state};
 use super::lab::Lab;
+use super::suite::Depth;
 use crate::dims::window;
 use crate::{Compress, Emit, Op};
 
 /// Ratios and features that are tried: the three of the model, and odd ones.
 const MODELS: [(u32, usize); 7] = [(4, 128), (4, 512), (128, 512), (4, 32), (1, 32), (3, 64), (128, 32)];
 
-pub(super) fn cases() -> Vec<Case> {
+pub(super) fn cases(depth: Depth) -> Vec<Case> {
     let mut cases = Vec::new();
-    for (ratio, dim) in MODELS {
+    // Long blocks are thousands of calls.
+    for (ratio, dim) in MODELS.into_iter().filter(|model| depth != Depth::Brief || model.0 <= 4) {
         let mut add = |name: &str, body: fn(&mut Lab<'_>, (u32, usize)) -> Verdict| {
             let name = format!("{}/runs/{name}/m{ratio}/d{dim}", Compress::NAME);
             cases.push(Case::new(name, move |lab| body(lab, (ratio, dim))));

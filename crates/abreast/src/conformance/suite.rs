@@ -10,7 +10,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 /// How much is run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Depth {
-    /// Every kind of case, but few of those at random, and few rows alone: for tools under which a launch takes a thousand times as long.
+    /// Every kind of case, small, but few of those at random and few rows alone: for tools under which a launch takes a thousand times as long.
     Brief,
     /// On every change: more than 20,000 rows against themselves alone.
     #[default]
@@ -129,7 +129,7 @@ fn list(options: &Options) -> Vec<Case> {
     cases.extend(fail_closed::cases());
     cases.extend(errors::cases());
     cases.extend(ties::cases());
-    cases.extend(runs::cases());
+    cases.extend(runs::cases(options.depth));
     cases.extend(known::cases());
     cases.extend(hostile::cases(options.depth, options.method));
     cases.extend(memory::cases());
