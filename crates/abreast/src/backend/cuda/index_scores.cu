@@ -9,7 +9,7 @@ extern "C" __global__ void __launch_bounds__(128, 1) index_scores(Table* t, char
     float* query = shared + dim * stride;  // [dim], place by place of the tree
     int column = min((int)threadIdx.x, places);
     if (warp() == 0) clear_empty(t);
-    each_part(t, [&](int r, const Row& row, i64 start, int all) {
+    each_part(t, t->row, [&](int r, const Row& row, i64 start, int all) {
         const float* weights = (const float*)t->weights + row.query * t->heads;
         bool any = false;
         if (threadIdx.x == 0) {

@@ -1,6 +1,6 @@
 // The work list of index scores. Rows are cut into tiles of keys; all tiles of a call are numbered through, row after row, and
-// a block has `per` of them, one after the other. What a block has of a row is a part. A key's score depends on that key
-// alone, so where a tile runs decides no bit.
+// a block has `per` of them, one after the other, or one more. What a block has of a row is a part. A key's score depends on
+// that key alone, so where a tile runs decides no bit.
 
 struct Row {
     u64 keys;    // bf16 [kv_len][dim]
@@ -22,31 +22,42 @@ struct Table {
     int tile;    // keys of a tile
     int heads, dim, rows;
     u32 busy;    // blocks that have something to do: the first ones, and at least one
-    u32 pad;
+    u32 longer;  // how many of these, the first ones, have a tile more
     Row row[1];
 };
 
-// Which row a tile is of: the last that starts at it or before it. A whole warp looks at 32 rows at once.
-static __device__ __forceinline__ int row_of(const Table* t, i64 tile) {
-    int at = 0, stride = 1;
-    while (stride * WARP < t->rows) stride *= WARP;
-    for (; stride > 0; stride /= WARP) {
-        int r = at + lane() * stride;
-        bool starts = r < t->rows && t->row[r].first <= tile;
-        at += (__popc(__ballot_sync(FULL, starts)) - 1) * stride;
+// The value of one lane, in all.
+template <class T> static __device__ __forceinline__ T from_lane(T x, int from) {
+    u64* words = (u64*)&x;
+#pragma unroll
+    for (int i = 0; i < (int)(sizeof(T) / sizeof(u64)); i++) words[i] = __shfl_sync(FULL, words[i], from);
+    return x;
+}
+
+// The row that a tile is of, the last that starts at it or before it, and its number. A whole warp looks at 32 rows at once, each
+// lane at all of one: what is asked for later waits for memory again.
+static __device__ __forceinline__ Row row_of(const Row* rows, int count, i64 tile, int& number) {
+    int stride = 1;
+    while (stride * WARP < count) stride *= WARP;
+    for (number = 0;; stride /= WARP) {
+        int r = number + lane() * stride;
+        Row mine = rows[min(r, count - 1)];
+        int last = __popc(__ballot_sync(FULL, r < count && mine.first <= tile)) - 1;
+        number += last * stride;
+        if (stride == 1) return from_lane(mine, last);
     }
-    return at;
 }
 
 // Calls `work` with each row that a block has a part of, the part's first key and how many keys it has; for whole warps.
-template <class Work> static __device__ __forceinline__ void each_part(const Table* t, Work work) {
-    i64 tile = blockIdx.x * t->per, end = min(tile + t->per, t->tiles);
+template <class Work> static __device__ __forceinline__ void each_part(const Table* head, const Row* rows, Work work) {
+    u32 longer = head->longer;
+    i64 tile = blockIdx.x * head->per + min(blockIdx.x, longer), end = min(tile + head->per + (blockIdx.x < longer), head->tiles);
     while (tile < end) {
-        int r = row_of(t, tile);
-        const Row row = t->row[r];
-        i64 first = (tile - row.first) * t->tile;
-        int keys = (int)min(row.count - first, (end - tile) * t->tile);
-        tile += (keys + t->tile - 1) / t->tile;
+        int r;
+        const Row row = row_of(rows, head->rows, tile, r);
+        i64 first = (tile - row.first) * head->tile;
+        int keys = (int)min(row.count - first, (end - tile) * head->tile);
+        tile += (keys + head->tile - 1) / head->tile;
         work(r, row, first, keys);
     }
 }

@@ -22,7 +22,7 @@ struct Head {
     dim: i32,
     rows: i32,
     busy: u32,
-    pad: u32,
+    longer: u32,
 }
 
 #[repr(C)]
@@ -63,8 +63,10 @@ pub(super) fn push<'a>(
         Room::Limits(limits) => limits.rows * limits.keys.div_ceil(form.tile),
     };
     // A block at least: it clears the status words of rows without a key.
-    let blocks = most.clamp(n.min(1), form.blocks);
-    let per = tiles.div_ceil(blocks.max(1)).max(1);
+    let blocks = most.clamp(n.min(1), form.blocks(most));
+    // All of them, if there are tiles for all: one that leaves at once makes room for a second one of the next launch beside another.
+    let sharing = blocks.min(tiles).max(1);
+    let (per, longer) = (tiles / sharing, tiles % sharing);
     let head = Head {
         q: scores.q.as_ptr() as u64,
         weights: scores.weights.as_ptr() as u64,
@@ -77,8 +79,13 @@ pub(super) fn push<'a>(
         dim: dim as i32,
         rows: n as i32,
         // A warp of a block looks for empty rows among 32.
-        busy: blocks.min(tiles.div_ceil(per).max(n.div_ceil(32))) as u32,
-        pad: 0,
+        busy: blocks.min(sharing.max(n.div_ceil(32))) as u32,
+        longer: longer as u32,
+    };
+    // Which block has a tile.
+    let block = |tile: usize| match tile.checked_sub(longer * (per + 1)) {
+        None => tile / (per + 1),
+        Some(beyond) => longer + beyond / per,
     };
     let mut next = 0;
     let listed = rows.map(|row| {
@@ -90,7 +97,7 @@ pub(super) fn push<'a>(
             out: row.out as u64,
             count: row.count as i64,
             first: first as i64,
-            parts: (next.div_ceil(per) - first / per) as u32,
+            parts: if first < next { (block(next - 1) - block(first) + 1) as u32 } else { 0 },
             ..Row::ZERO
         }
     });
@@ -114,12 +121,17 @@ struct Form {
     tile: usize,
     /// Bytes of shared memory of a block.
     shared: usize,
-    /// The most blocks that are worth their start.
-    blocks: usize,
+    /// The most blocks that are worth their start, where there are few tiles and where there are `many`.
+    most: [usize; 2],
+    many: usize,
     overlaps: bool,
 }
 
 impl Form {
+    fn blocks(&self, tiles: usize) -> usize {
+        self.most[usize::from(tiles >= self.many)]
+    }
+
     fn of(method: Method, [heads, dim]: [usize; 2], chip: Chip) -> Form {
         match (method, heads) {
             (Method::Fast, 32) if chip.hopper && dim == INDEX_DIM => {
@@ -133,18 +145,21 @@ impl Form {
     }
 
     fn hopper(kernel: &'static str, heads: usize, chip: Chip) -> Form {
-        // As the kernel's: stages of the ring, blocks of a multiprocessor, and a displacement of half of a tile.
+        // As the kernel's.
         const TILE: usize = 64;
         const STAGES: usize = 4;
-        const BLOCKS: usize = 2;
+        const RING: usize = size_of::<Head>() + size_of::<Row>() + (2 * STAGES + 6) * 8 + 2 * 64 * 4 + 8;
+        /// A multiprocessor holds two blocks. Where it has fewer tiles than so many, the second one is the next launch's, which gets
+        /// ready meanwhile.
+        const MANY: usize = 128;
         let key = INDEX_DIM * size_of::<bf16>();
-        let stage = TILE * key + 2 * 64 + 2 * size_of::<u64>();
         Form {
             kernel: ("index_scores_hopper", kernel),
-            threads: 2 * 128 + 2 * 32,
+            threads: 2 * 128 + 128 + 32,
             tile: TILE,
-            shared: heads * key + STAGES * stage + 64 * size_of::<f32>() + 16,
-            blocks: BLOCKS * chip.multiprocessors,
+            shared: (2 * heads + STAGES * TILE) * key + RING,
+            most: [chip.multiprocessors, 2 * chip.multiprocessors],
+            many: MANY * chip.multiprocessors,
             overlaps: true,
         }
     }
@@ -163,7 +178,8 @@ impl Form {
             threads: 128,
             tile,
             shared: shared(tile),
-            blocks: BLOCKS * chip.multiprocessors,
+            most: [BLOCKS * chip.multiprocessors; 2],
+            many: 0,
             overlaps: false,
         }
     }
@@ -208,6 +224,12 @@ mod tests {
         )
     }
 
+    /// Which block has a tile, as the kernels count.
+    fn block(head: &Head, tile: i64) -> i64 {
+        let start = |block: i64| block * head.per as i64 + block.min(head.longer.into());
+        (0..).find(|&block| start(block + 1) > tile).expect("blocks go on")
+    }
+
     /// Every tile has one block, and a row knows how many it has.
     #[test]
     fn the_work_list_is_whole() {
@@ -216,17 +238,16 @@ mod tests {
         let limits = Room::Limits(Limits { rows: 700, width: 0, keys: 100_000 });
         for counts in [&[0, 0][..], &[1], &[64, 0, 65, 129], &long, &wide] {
             for method in [Method::Reference, Method::Fast] {
-                let tile = Form::of(method, [64, 128], CHIP).tile;
+                let form = Form::of(method, [64, 128], CHIP);
                 for room in [Room::Own, limits] {
                     let (blocks, head, rows) = plan(counts, (method, room));
-                    assert!((1..=Form::of(method, [64, 128], CHIP).blocks).contains(&blocks));
+                    assert!((1..=form.most[1]).contains(&blocks));
                     assert_eq!(head.rows as usize, rows.len());
                     let mut next = 0;
                     for (row, count) in rows.iter().zip(counts) {
                         assert_eq!((row.first, row.count), (next, *count as i64));
-                        next += count.div_ceil(tile) as i64;
-                        let block = |tile: i64| tile / head.per as i64;
-                        let parts: BTreeSet<i64> = (row.first..next).map(block).collect();
+                        next += count.div_ceil(form.tile) as i64;
+                        let parts: BTreeSet<i64> = (row.first..next).map(|tile| block(&head, tile)).collect();
                         assert!(parts.is_empty() || parts.len() == row.parts as usize, "{row:?}");
                         let busy = parts.iter().all(|&block| block < head.busy as i64);
                         assert!(busy && (row.count > 0 || head.busy > 0), "{head:?} {row:?}");
