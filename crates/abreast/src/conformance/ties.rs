@@ -35,8 +35,16 @@ const FILLS: [(&str, Fill); 12] = [
 ];
 
 /// Numbers of rows, and scores of the longest: shapes that a backend may spread over its units in ways of their own.
-const LONG: [(usize, usize); 6] =
-    [(3, 262_144), (3, 300_001), (8, 70_001), (16, 66_001), (24, 20_001), (64, 17_001)];
+const LONG: [(usize, usize); 8] = [
+    (3, 262_144),
+    (3, 300_001),
+    (8, 70_001),
+    (8, 140_001),
+    (16, 66_001),
+    (24, 20_001),
+    (33, 33_001),
+    (64, 17_001),
+];
 
 pub(super) fn cases() -> Vec<Case> {
     let mut cases = Vec::new();

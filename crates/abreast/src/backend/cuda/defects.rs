@@ -86,10 +86,12 @@ const DEFECTS: &[Defect] = &[
     defect("top_k_hopper", ["__float_as_uint(__fadd_rn(score, 0.0f))", "__float_as_uint(score)"], "top_k"),
     defect("top_k_hopper", ["<< 32 | ~index", "<< 32 | index"], "top_k/ties"),
     defect("top_k_hopper", ["? NONFINITE_SCORE : 0;", "? 0 : 0;"], "top_k/fail_closed"),
+    defect("top_k_hopper", ["i <= last ? score", "i < 9 ? score"], "top_k/ties/all_equal"),
+    defect("top_k_hopper", ["bound.last = hi;", "bound.last = 0;"], "top_k/ties/all_equal"),
     defect(
         "top_k_hopper",
-        ["score == worst && i <= last", "score == worst && i < 9"],
-        "top_k/ties/all_equal",
+        ["score = __reduce_min_sync(FULL, there.x)", "score = __reduce_max_sync(FULL, there.x)"],
+        "top_k/long",
     ),
     defect("compress", ["finite(kv) ? kv : 0.0f,", "kv,"], "compress/fail_closed"),
     defect(

@@ -32,6 +32,7 @@ pub(super) const HOPPER: &[(&str, &str)] = &[
             include_str!("top_k_cluster.cuh"),
             include_str!("top_k_order.cuh"),
             include_str!("top_k_scores.cuh"),
+            include_str!("top_k_blocks.cuh"),
             include_str!("top_k_part.cuh"),
             include_str!("top_k_hopper.cu")
         ),

@@ -13,19 +13,18 @@ static __device__ __forceinline__ void send(u32 to, uint4 x, u32 barrier) {
                  : "memory");
 }
 
+// Which cluster of the grid this is.
+static __device__ __forceinline__ u32 cluster_index() {
+    u32 index;
+    asm volatile("mov.u32 %0, %%clusterid.x;" : "=r"(index));
+    return index;
+}
+
 // A barrier for one arrival and the bytes that it expects. Bytes may come in before they are expected.
 struct Barrier {
     u64 state;
 
     __device__ __forceinline__ void start() { barrier_init(shared_address(&state), 1); }
     __device__ __forceinline__ void expect(u32 bytes) { barrier_expect(shared_address(&state), bytes); }
-    __device__ __forceinline__ void wait(u32 parity) {
-        u32 done;
-        do {
-            asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
-                         : "=r"(done)
-                         : "r"(shared_address(&state)), "r"(parity)
-                         : "memory");
-        } while (!done);
-    }
+    __device__ __forceinline__ void wait(u32 parity) { barrier_wait(shared_address(&state), parity); }
 };

@@ -1,26 +1,27 @@
 // Exact, ordered top-k on Hopper: one launch, a cluster of blocks a row (or one block), scratch none.
 //
-// A block owns every parts-th piece of 4 * THREADS scores of its row and reads it once; a thread keeps its scores in
-// registers, or of longer rows the best of each four. What is never made is a list of the row, or a histogram of all scores:
-//  1. The range of the groups' best scores over the cluster. A group is a thread's whole share, or a four, or a
-//     score: the largest that leaves 2k groups.
-//  2. A histogram of the groups' best, linear over that range, joined over the cluster. The bin of the k-th best gives a
-//     bound: at least k scores are not below it. Of unordered data few more are.
-//  3. The scores not below the bound go to block 0 as they are found; the counts follow.
-//  4. More than CAP of them (many equal scores, or wild ranges): levels of histograms over the scores' bits, and where
-//     one score's ties straddle the end, over their indices, until CAP are left.
+// The warps of a row's blocks take turns in it, 128 scores at a time, and read it once; a thread keeps its scores in registers,
+// or of longer rows the best of each four. What is never made is a list of the row, or a histogram of all its scores:
+//  1. Each block by itself: the range of its groups' best scores, a histogram of them, linear over that range, and from it a
+//     bound which its part of the k best groups reaches, and few more. A group is a thread's whole share, or a four, or a
+//     score: the largest of which there are 2k. Where many are in one bin (wild ranges, equal scores), finer ones follow, by
+//     the scores' bits and then by the index: a bound is a score and an index.
+//  2. The lowest of the blocks' bounds: at least k scores reach it. Of data that does not know the blocks few more do.
+//  3. The scores that reach it go to block 0 as they are found; the counts follow.
+//  4. More than CAP of them: a bound of the scores themselves, from the blocks' histograms joined.
 //  5. Block 0 puts them in order (top_k_order.cuh).
 // Short rows are candidates as they stand. A row that one block can hold alone is left to block 0 in a launch for longer ones.
 
 // A row of up to THREADS * OWN scores: all of them are candidates as they stand.
 template <int THREADS, int OWN>
-static __device__ __forceinline__ void take_all(Candidate (&own)[OWN], uint2* warps, const Scores& scores, Given& all, bool& bad) {
-    u32 most = 0, least = ~0u;
+static __device__ __forceinline__ void take_all(Candidate (&own)[OWN], float2* warps, const Scores& scores, Given& all, bool& bad) {
+    float best = -F32_INF, worst = F32_INF;
     float4 four[OWN / 4];
+    if (scores.n >= 4) {
+        scores.fetch(four, [](u32 j) { return 4 * (j * THREADS + threadIdx.x); });
+    } else {
 #pragma unroll
-    for (u32 j = 0; j < OWN / 4; j++) {
-        four[j] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-        if (scores.n >= 4) four[j] = scores.fetch(4 * (j * THREADS + threadIdx.x));
+        for (u32 j = 0; j < OWN / 4; j++) four[j] = scores.rest();
     }
 #pragma unroll
     for (u32 j = 0; j < OWN / 4; j++) {
@@ -30,34 +31,32 @@ static __device__ __forceinline__ void take_all(Candidate (&own)[OWN], uint2* wa
         const float score[4] = {x.x, x.y, x.z, x.w};
 #pragma unroll
         for (u32 e = 0; e < 4; e++) {
-            bool there = score[e] >= -F32_MAX;
+            const bool there = score[e] >= -F32_MAX;
             own[4 * j + e] = there ? candidate(score[e], i + e) : 0;
-            u32 key = ordered(score[e]);
-            most = there ? max(most, key) : most;
-            least = there ? min(least, key) : least;
+            best = fmaxf(best, score[e]);
+            worst = fminf(worst, there ? score[e] : F32_INF);
         }
     }
-    most = __reduce_max_sync(FULL, most);
-    least = __reduce_min_sync(FULL, least);
-    if (lane() == 0) warps[warp()] = make_uint2(most, least);
+    ends_of_warp(best, worst);
+    if (lane() == 0) warps[warp()] = make_float2(best, worst);
     bad = __syncthreads_or(bad);
-    all.same = most == least;
-    uint2 other = lane() < THREADS / WARP ? warps[lane()] : make_uint2(0, ~0u);
-    most = __reduce_max_sync(FULL, other.x);
-    all.used = most ? OWN : 0;
-    all.top = value_of(most);
-    all.worst = value_of(__reduce_min_sync(FULL, other.y));
+    const float2 other = lane() < THREADS / WARP ? warps[lane()] : make_float2(-F32_INF, F32_INF);
+    all.top = other.x, all.worst = other.y;
+    ends_of_warp(all.top, all.worst);
+    all.used = all.top >= -F32_MAX ? OWN : 0;
+    all.last = all.top == all.worst ? scores.n - 1 : ~0u;
 }
 
-template <int C, int THREADS, int FOURS, bool KEEPS> static __device__ __forceinline__ void select_long(const Table* t, const char* scratch) {
+template <int THREADS, int FOURS, Hold HOLD, bool CLUSTER> static __device__ __forceinline__ void select_long(const Table* t, const char* scratch) {
     extern __shared__ __align__(128) char raw[];
-    Shared<C, KEEPS>& s = *(Shared<C, KEEPS>*)raw;
-    typedef Part<C, THREADS, FOURS, KEEPS> Part;
+    Shared& s = *(Shared*)raw;
+    typedef Part<THREADS, FOURS, HOLD> Part;
     dependents_may_start();
-    const u32 index = blockIdx.x / C, rank = blockIdx.x % C;
+    const u32 blocks = CLUSTER ? cluster_blocks() : 1, rank = CLUSTER ? cluster_rank() : 0, index = CLUSTER ? cluster_index() : blockIdx.x;
     const Row row = t->row[index];
-    const Output to = {(int*)t->out + row.out, row.offset, (u32)t->k};
-    if (C > 1) {
+    const bool padding = row.n < 0;
+    const u32 k = t->k;
+    if (CLUSTER) {
         if (threadIdx.x == 0) {
             s.hop[0].start();
             s.hop[1].start();
@@ -68,29 +67,33 @@ template <int C, int THREADS, int FOURS, bool KEEPS> static __device__ __forcein
         __syncwarp();
         cluster_arrive();
     }
-    s.order.template clear<THREADS>();
+    s.order.start<THREADS>();
     if (threadIdx.x < BINS) s.histogram[threadIdx.x] = 0;
     if (threadIdx.x == 0) {
         s.found = 0;
         s.fours = 0;
+        // Kept there until the end: registers are few.
+        s.to = {(int*)t->out + row.out, row.offset, k};
+        s.status = Status(t, index);
     }
     const Scores scores(t, row, scratch);
     wait_for_predecessors();
-    const bool alone = row.n <= CAP || (row.n <= min(ALONE, 4 * THREADS * FOURS) && to.k <= ALONE_K);
-    const u32 parts = C > 1 && !alone ? C : 1;
-    if (row.n < 0 || rank >= parts) return;
+    const bool alone = scores.n <= CAP || (scores.n <= min(ALONE, 4 * THREADS * FOURS) && k <= ALONE_K);
+    const u32 bits = CLUSTER && !alone ? 31 - __clz(blocks) : 0;
+    if (padding || rank >> bits) return;
     Candidate own[Part::OWN];
     Given given;
     given.used = 0;
     bool bad = false;
-    if (row.n <= CAP) {
-        take_all<THREADS>(own, s.warps, scores, given, bad);
+    if (scores.n <= CAP) {
+        take_all<THREADS>(own, s.ends, scores, given, bad);
     } else {
-        Part part = {s, scores, to.k, parts, rank};
-        if (!part.find(own, given)) return;
+        Part part = {{s, bits, rank}, scores};
+        if (!part.find(own, given, k)) return;
         bad = part.bad;
     }
-    if (threadIdx.x == 0) store_status(t, index, bad);
+    s.status.store(bad);
+    const Output to = s.to;
     if (given.used == 0) return to.fill(0);
     put_in_order<THREADS>(s.order, own, given, to);
 }
@@ -99,19 +102,20 @@ template <int C, int THREADS, int FOURS, bool KEEPS> static __device__ __forcein
 template <int THREADS> static __device__ __forceinline__ void select_short(const Table* t, const char* scratch) {
     extern __shared__ __align__(128) char raw[];
     Order& o = *(Order*)raw;
-    __shared__ uint2 warps[WARP];
+    __shared__ float2 warps[WARP];
     dependents_may_start();
     const Row row = t->row[blockIdx.x];
     const Output to = {(int*)t->out + row.out, row.offset, (u32)t->k};
+    const Status status(t, blockIdx.x);
     const Scores scores(t, row, scratch);
-    o.clear<THREADS>();
+    o.start<THREADS>();
     wait_for_predecessors();
     if (row.n < 0) return;
-    Candidate own[4];
+    Candidate own[2048 / THREADS];
     Given given;
     bool bad = false;
     take_all<THREADS>(own, warps, scores, given, bad);
-    if (threadIdx.x == 0) store_status(t, blockIdx.x, bad);
+    status.store(bad);
     if (given.used == 0) return to.fill(0);
     put_in_order<THREADS>(o, own, given, to);
 }
@@ -122,19 +126,15 @@ template <int THREADS> static __device__ __forceinline__ void select_short(const
         static_assert(sizeof(Order) <= KIB << 10, "shared memory");                                         \
         select_short<THREADS>(t, scratch);                                                                  \
     }
-#define LONG(name, C, THREADS, FOURS, KEEPS, KIB)                                                           \
-    extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS(THREADS, C)) name(const Table* t, const char* scratch, u32) { \
-        static_assert(sizeof(Shared<C, KEEPS>) <= KIB << 10, "shared memory");                              \
-        select_long<C, THREADS, FOURS, KEEPS>(t, scratch);                                                  \
+#define LONG(name, THREADS, FOURS, HOLD, CLUSTER, KIB)                                                       \
+    extern "C" __global__ void __launch_bounds__(THREADS, 1) name(const Table* t, const char* scratch, u32) { \
+        static_assert(sizeof(Shared) + (HOLD == HELD ? THREADS * FOURS * 16 - CAP * 4 : 0) <= KIB << 10, "shared memory"); \
+        select_long<THREADS, FOURS, HOLD, CLUSTER>(t, scratch);                                             \
     }
-// Two blocks a multiprocessor, so that more clusters are on the chip at once, where registers allow.
-#define BLOCKS(THREADS, C) (THREADS <= 512 && C <= 8 ? 2 : 1)
 
-SHORT(short_512, 512, 58)
-LONG(kept_1x1024, 1, 1024, 4, true, 124)
-LONG(kept_8x512, 8, 512, 4, true, 111)
-LONG(kept_16x512, 16, 512, 8, true, 116)
-LONG(read_2x1024, 2, 1024, 8, false, 93)
-LONG(read_4x512, 4, 512, 8, false, 94)
-LONG(read_8x1024, 8, 1024, 8, false, 96)
-LONG(read_16x512, 16, 512, 8, false, 100)
+SHORT(short_512, 512, 66)
+LONG(kept_1024, 1024, 4, KEPT, false, 106)
+LONG(kept_512, 512, 4, KEPT, true, 106)
+LONG(kept_512_more, 512, 8, KEPT, true, 106)
+LONG(held_1024, 1024, 8, HELD, true, 218)
+LONG(read_1024, 1024, 8, READ, true, 106)

@@ -1,443 +1,373 @@
 // How top_k_hopper.cu finds a row's candidates.
 
-// One block's part of a row of up to C * THREADS * FOURS * 4 scores, or, unless it keeps them, of any row.
-template <int C, int THREADS, int FOURS, bool KEEPS> struct Part {
-    Shared<C, KEEPS>& s;
+// Where a block has the scores of its part: in registers, in shared memory, or nowhere.
+enum Hold { KEPT, HELD, READ };
+
+// One block's part of a row of up to parts * THREADS * FOURS * 4 scores, or, where they are read again, of any row.
+template <int THREADS, int FOURS, Hold HOLD> struct Part : Blocks {
+    static constexpr bool KEEPS = HOLD == KEPT;
     const Scores scores;
-    const u32 k, parts, rank;
-    u32 hops = 0;
-    float best[FOURS];  // of each four; of a row too long, of the fours of every lap
     float4 kept[KEEPS ? FOURS : 1];
-    float share = -F32_INF;  // the best of all
-    bool bad = false;        // a score is not finite
+    // Unless they are kept: the best of each four, of a row too long of the fours of every lap, and in which lap, 4 bits each.
+    float best_kept[KEEPS ? 1 : FOURS];
+    u32 laps_of_best = 0;
+    static_assert(KEEPS || FOURS <= 8, "bits");
+    float share;          // the best of a thread's scores
+    bool listed = false;  // the fours that matter are
     enum Group { SHARE, FOUR, SCORE } group = SHARE;
 
-    static constexpr u32 INBOX = CAP / C;
     static constexpr int OWN = CAP / THREADS;
-    static constexpr u32 LIMIT = KEEPS ? Shared<C, KEEPS>::ITEMS : CAP;  // most fours that are looked at one by one
+    static constexpr u32 LIMIT = HOLD == HELD ? 2048 : CAP;  // most fours that are looked at one by one
+    static_assert(HOLD != HELD || LIMIT * sizeof(u32) <= sizeof(Shared::joined), "the list's place");
+    // The list of fours that hold candidates, and a thread's fours where they are held.
+    __device__ __forceinline__ u32* work() const { return HOLD == HELD ? (u32*)s.joined : s.order.work; }
+    __device__ __forceinline__ float4& held(u32 slot) const { return ((float4*)s.order.span)[slot]; }
+    __device__ __forceinline__ float4 four(u32 j) const {
+        if constexpr (KEEPS) return kept[j];
+        else return held(j * THREADS + threadIdx.x);
+    }
 
-    __device__ __forceinline__ u32 first(u32 j) const { return 4 * ((j * parts + rank) * THREADS + threadIdx.x); }
-    __device__ __forceinline__ u32 lap() const { return 4 * parts * THREADS * FOURS; }
+    // Warps of all blocks take turns, so that scores which depend on the place are spread evenly.
+    __device__ __forceinline__ u32 first(u32 j) const { return 4 * (j * step() + (warp() * parts() + rank) * WARP + lane()); }
+    __device__ __forceinline__ u32 index_of_slot(u32 slot) const {
+        const u32 thread = slot % THREADS;
+        return 4 * (slot / THREADS * step() + (thread / WARP * parts() + rank) * WARP + thread % WARP);
+    }
+    __device__ __forceinline__ u32 step() const { return THREADS << bits; }
+    __device__ __forceinline__ u32 lap() const { return 4 * step() * FOURS; }
+    __device__ __forceinline__ u32 laps() const { return HOLD != READ ? 1 : (scores.n - 1 >> 31 - __clz(lap())) + 1; }
 
-    // The row's last 1 to 3 scores, which make no four: those of one thread.
-    __device__ __forceinline__ bool has_rest() const { return scores.n % 4 && rank == 0 && threadIdx.x == 0; }
+    __device__ __forceinline__ float best(u32 j) const {
+        if constexpr (KEEPS) return best_of(kept[j]);
+        else return best_kept[j];
+    }
+    // Where that four begins, or a later index.
+    __device__ __forceinline__ u32 begins(u32 j) const {
+        if constexpr (HOLD != READ) return first(j);
+        const u32 l = laps_of_best >> 4 * j & 15;
+        return l < 15 ? l * lap() + first(j) : scores.n;
+    }
+
+    // The row's last 1 to 3 scores, which make no four: of no group, and for the thread to look at that has that place.
+    __device__ __forceinline__ bool has_rest() const { return HOLD == READ && scores.n % 4 && first(0) == (scores.end() & (4 * step() - 1)); }
 
     __device__ __forceinline__ void load() {
-        const u32 end = scores.end();
-        float rest[3] = {0.0f, 0.0f, 0.0f};
-        if (has_rest()) {
-#pragma unroll
-            for (u32 e = 0; e < 3; e++) {
-                if (end + e < scores.n) rest[e] = scores.at[end + e];
-            }
-        }
         if constexpr (KEEPS) {
+            scores.fetch(kept, [&](u32 j) { return first(j); });
+            if (parts() > 1) cluster_wait();
 #pragma unroll
-            for (u32 j = 0; j < FOURS; j++) kept[j] = scores.fetch(first(j));
-            if (parts > 1) cluster_wait();
-            bool clean = true;
+            for (u32 j = 0; j < FOURS; j++) scores.settle(kept[j], first(j), bad);
+        } else if constexpr (HOLD == HELD) {
 #pragma unroll
-            for (u32 j = 0; j < FOURS; j++) clean &= all_finite(kept[j]);
-            if (!clean) {
-                bad = true;
+            for (u32 half = 0; half < FOURS; half += 4) {
+                float4 x[4];
+                scores.fetch(x, [&](u32 j) { return first(half + j); });
 #pragma unroll
-                for (u32 j = 0; j < FOURS; j++) mend(kept[j]);
+                for (u32 j = 0; j < 4; j++) {
+                    scores.settle(x[j], first(half + j), bad);
+                    held((half + j) * THREADS + threadIdx.x) = x[j];
+                    best_kept[half + j] = best_of(x[j]);
+                }
             }
-#pragma unroll
-            for (u32 j = 0; j < FOURS; j++) best[j] = first(j) < end ? best_of(kept[j]) : -F32_INF;
+            if (parts() > 1) cluster_wait();
         } else {
-            // Through places of the thread's own in shared memory: many loads are under way without registers for them.
-            constexpr u32 DEPTH = CAP * sizeof(Candidate) * 2 / (THREADS * sizeof(float4));
-            static_assert(FOURS % DEPTH == 0, "a four's place is known");
-            const u32 step = 4 * parts * THREADS;
-            auto place = [&](u32 j) {
-                Candidate* half = j % DEPTH < DEPTH / 2 ? s.order.list : s.inbox;
-                return (float4*)half + j % (DEPTH / 2) * THREADS + threadIdx.x;
-            };
-            auto start = [&](u32 i, u32 j) { scores.start_copy(i, place(j)); };
 #pragma unroll
-            for (u32 j = 0; j < FOURS; j++) best[j] = -F32_INF;
-#pragma unroll
-            for (u32 j = 0; j < DEPTH; j++) start(first(j), j);
+            for (u32 j = 0; j < FOURS; j++) best_kept[j] = -F32_INF;
             u32 i = first(0);
 #pragma unroll 1
-            for (u32 laps = (end + lap() - 1) / lap(); laps > 0; laps--) {
+            for (u32 l = 0; l < laps(); l++) {
 #pragma unroll
-                for (u32 j = 0; j < FOURS; j++) {
-                    copies_done<DEPTH - 1>();
-                    float4 x = *place(j);
-                    if (!all_finite(x)) bad |= mend(x);
-                    best[j] = fmaxf(best[j], i < end ? best_of(x) : -F32_INF);
-                    start(i + DEPTH * step, j);
-                    i += step;
-                    asm volatile("" : "+r"(i));  // counted on, not as many numbers kept
+                for (u32 half = 0; half < FOURS; half += 4) {
+                    float4 x[4];
+                    scores.fetch_whole(x, [&](u32 j) { return i + j * 4 * step(); });
+#pragma unroll
+                    for (u32 j = 0; j < 4; j++) {
+                        if (!all_finite(x[j])) bad |= mend(x[j]);
+                        const float of_four = i < scores.end() ? best_of(x[j]) : -F32_INF;
+                        if (of_four > best_kept[half + j]) {
+                            best_kept[half + j] = of_four;
+                            const u32 bits = 15u << 4 * (half + j);
+                            laps_of_best = (laps_of_best & ~bits) | (min(l, 15u) * 0x11111111u & bits);
+                        }
+                        i += 4 * step();
+                    }
+                    asm volatile("" : "+r"(i)::"memory");  // counted on, and no loads before their turn: registers are few
                 }
             }
-            copies_done<0>();
-            if (parts > 1) cluster_wait();
+            if (parts() > 1) cluster_wait();
         }
-        share = -F32_INF;
-        if (has_rest()) {
+        share = best(0);
 #pragma unroll
-            for (u32 e = 0; e < 3; e++) {
-                bad |= mend(rest[e]);
-                if (end + e < scores.n) share = fmaxf(share, rest[e]);
-            }
-        }
-#pragma unroll
-        for (u32 j = 0; j < FOURS; j++) share = fmaxf(share, best[j]);
-        const u64 laps = KEEPS ? 1 : 1 + (scores.n - 1) / lap();
-        if (scores.n < 8 * k * laps) group = SCORE;
-        else if (scores.n < 8 * k * laps * FOURS) group = FOUR;
+        for (u32 j = 1; j < FOURS; j++) share = fmaxf(share, best(j));
     }
 
-    // f(four, index) for every four, read again; all of a warp together.
-    template <class F> __device__ __forceinline__ void each_four(F f) const {
-        const u32 step = 4 * parts * THREADS;
-        bool known = false;
-        u32 i = first(0);
-        float4 x[2] = {scores.fetch(i), scores.fetch(i + step)};
+    // f(four, index) for every four that is listed, or else of the block's part, read again; all of a warp together.
+    template <class F> __device__ __forceinline__ void each_four(F f) {
+        if constexpr (HOLD == HELD) {
+            const u32 end = listed ? s.fours : FOURS * THREADS;
 #pragma unroll 1
-        for (; i - 4 * threadIdx.x < scores.n; i += step) {
-            float4 four = x[0];
-            x[0] = x[1];
-            x[1] = scores.fetch(i + 2 * step);
-            scores.settle(four, i, known);
-            f(four, i);
-        }
-    }
-    template <class F> __device__ __forceinline__ void each_score(float bound, F f) const {
-        each_four([&](const float4& x, u32 i) {
-            if (x.x >= bound) f(x.x, i);
-            if (x.y >= bound) f(x.y, i + 1);
-            if (x.z >= bound) f(x.z, i + 2);
-            if (x.w >= bound) f(x.w, i + 3);
-        });
-    }
-
-    // A hop: every block sends to every block, itself included, and waits for all. Two barriers take turns: a block starts a
-    // hop when all have sent the one before, so it is at most one ahead of the slowest.
-    __device__ __forceinline__ u32 hop_barrier() const { return shared_address(&s.hop[hops % 2]); }
-    __device__ __forceinline__ void expect(u32 bytes) {
-        if (threadIdx.x == 0) s.hop[hops % 2].expect(bytes);
-    }
-    __device__ __forceinline__ void wait() { s.hop[hops % 2].wait(hops / 2 % 2); }
-
-    // The best and the worst over all threads of the cluster.
-    __device__ __forceinline__ uint2 range(u32 most, u32 least) {
-        most = __reduce_max_sync(FULL, most);
-        least = __reduce_min_sync(FULL, least);
-        if (lane() == 0) s.warps[warp()] = make_uint2(most, least);
-        bad = __syncthreads_or(bad);
-        if (parts == 1 || warp() == 0) {
-            uint2 other = lane() < THREADS / WARP ? s.warps[lane()] : make_uint2(0, ~0u);
-            most = __reduce_max_sync(FULL, other.x);
-            least = __reduce_min_sync(FULL, other.y);
-        }
-        if (parts > 1) {
-            expect(C * sizeof(u64));
-            if (threadIdx.x < C) send(in_block(shared_address(&s.range[rank]), lane()), (u64)most << 32 | least, in_block(hop_barrier(), lane()));
-            wait();
-            hops++;
-            u64 other = lane() < C ? s.range[lane()] : (u64)~0u;
-            most = __reduce_max_sync(FULL, (u32)(other >> 32));
-            least = __reduce_min_sync(FULL, (u32)other);
-        }
-        return make_uint2(most, least);
-    }
-
-    // Joins the blocks' histograms and finds the bin that holds the `need`-th entry, BINS for none: s.bin, s.before,
-    // s.members (no fewer than COUNT_MAX where they are cut).
-    __device__ __forceinline__ void join(u32 need) {
-        __syncthreads();
-        if (parts > 1) {
-            expect(C * BINS * 2);
-            u32 pieces = BINS / 8, i = threadIdx.x;
-            if (i < C * pieces) {
-                u32 block = i / pieces, piece = i % pieces;
-                auto count = [&](u32 bin) { return min(COUNT_MAX, s.histogram[8 * piece + bin]); };
-                uint4 x = make_uint4(count(0) | count(1) << 16, count(2) | count(3) << 16, count(4) | count(5) << 16, count(6) | count(7) << 16);
-                send(in_block(shared_address(&s.joined[hops % 2][rank][4 * piece]), block), x, in_block(hop_barrier(), block));
+            for (u32 at = threadIdx.x; at - lane() < end; at += THREADS) {
+                const u32 slot = !listed ? at : at < end ? work()[at] : 0;
+                float4 x = held(slot);
+                if (at >= end) x = make_float4(-F32_INF, -F32_INF, -F32_INF, -F32_INF);
+                f(x, index_of_slot(slot));
+            }
+        } else {
+            const u32 further = listed ? THREADS : 4 * step(), end = listed ? s.fours : scores.n;
+#pragma unroll 1
+            for (u32 at = listed ? threadIdx.x : first(0); at - (listed ? lane() : 4 * lane()) < end; at += further) {
+                const u32 i = !listed ? at : at < end ? work()[at] : scores.n;
+                f(scores.any(i, bad), i);
             }
         }
-        if (warp() == 0) {
-            constexpr u32 PER_LANE = BINS / WARP;
-            u32 count[PER_LANE];
-            if (parts > 1) {
-                wait();
-                uint2 sum = make_uint2(0, 0);
-#pragma unroll
-                for (u32 b = 0; b < C; b++) {
-                    uint2 x = ((const uint2*)s.joined[hops % 2][b])[lane()];
-                    sum.x += x.x;
-                    sum.y += x.y;
-                }
-                count[0] = sum.x & 0xffff, count[1] = sum.x >> 16, count[2] = sum.y & 0xffff, count[3] = sum.y >> 16;
-            } else {
-                uint4 x = ((const uint4*)s.histogram)[lane()];
-                count[0] = x.x, count[1] = x.y, count[2] = x.z, count[3] = x.w;
-            }
-            u32 sum = count[0] + count[1] + count[2] + count[3], upto = sum;
-#pragma unroll
-            for (int d = 1; d < WARP; d *= 2) {
-                u32 other = __shfl_up_sync(FULL, upto, d);
-                if (lane() >= d) upto += other;
-            }
-            u32 there = __ballot_sync(FULL, upto >= need);
-            if (there == 0) {
-                if (lane() == 0) s.bin = BINS;
-            } else if (lane() == __ffs(there) - 1) {
-                u32 before = upto - sum, bin = PER_LANE * lane(), members = count[0];
-#pragma unroll
-                for (u32 i = 1; i < PER_LANE; i++) {
-                    if (before + members < need) before += members, bin = PER_LANE * lane() + i, members = count[i];
-                }
-                s.bin = bin, s.before = before, s.members = members;
-            }
-        }
-        if (parts > 1) hops++;
-        __syncthreads();
     }
-
-    // Takes the scores of a four that `wanted` says: to the list, and while there is place to block 0's inbox. All of a warp
-    // together, so that they queue up once.
-    template <class W> __device__ __forceinline__ void take(const float4& x, u32 i, bool to_inbox, W wanted) {
-        const float score[4] = {x.x, x.y, x.z, x.w};
-        u32 place[4], hits = 0, start = 0;
+    // f(score, index) for every score that may be sought; all of a warp together.
+    template <class F> __device__ __forceinline__ void each_score(F f) {
+        auto four = [&](const float4& x, u32 i) { f(x.x, i), f(x.y, i + 1), f(x.z, i + 2), f(x.w, i + 3); };
+        if constexpr (KEEPS) {
 #pragma unroll
-        for (u32 e = 0; e < 4; e++) {
-            bool hit = wanted(score[e], i + e);
-            u32 others = __ballot_sync(FULL, hit);
-            place[e] = hit ? hits + __popc(others & lanes_before()) : ~0u;
-            hits += __popc(others);
-        }
-        if (hits == 0) return;
-        if (lane() == 0) start = atomicAdd(&s.found, hits);
-        start = __shfl_sync(FULL, start, 0);
-        const u32 inbox = in_block(shared_address(&s.inbox[rank * INBOX]), 0), barrier = in_block(shared_address(&s.inbox_barrier), 0);
-#pragma unroll
-        for (u32 e = 0; e < 4; e++) {
-            if (place[e] == ~0u) continue;
-            const u32 at = start + place[e];
-            Candidate c = candidate(score[e], i + e);
-            if (at < CAP) s.order.list[at] = c;
-            if (to_inbox && at < INBOX) send(inbox + 8 * at, c, barrier);
+            for (u32 j = 0; j < FOURS; j++) four(kept[j], first(j));
+        } else {
+            each_four(four);
         }
     }
-
-    // Takes all scores of at least `bound`. A list of the fours that hold any comes first, so that the few are spread over all
-    // threads.
-    __device__ __forceinline__ void collect(float bound) {
-        const u32 laps = KEEPS ? 1 : (scores.n + lap() - 1) / lap();
-        u32 hits = 0, place = 0;
+    // f(best, index) for every group: an index that is not before that of its best score.
+    template <class F> __device__ __forceinline__ void each_group(F f) {
+        if (group == SCORE) return each_score(f);
+        u32 i = begins(0);
+        if (group == SHARE) {
+            i = scores.n;
 #pragma unroll
-        for (u32 j = 0; j < FOURS; j++) hits += __popc(__ballot_sync(FULL, best[j] >= bound));
-        if (hits) {
-            if (lane() == 0) place = atomicAdd(&s.fours, hits * laps);
-            place = __shfl_sync(FULL, place, 0);
+            for (u32 j = 0; j < FOURS; j++) i = best(j) == share ? min(i, begins(j)) : i;
+        }
+        f(group == SHARE ? share : best(0), i + 3);
+        if (group == SHARE) return;
+#pragma unroll
+        for (u32 j = 1; j < FOURS; j++) f(best(j), begins(j) + 3);
+    }
+
+    // f(ties, index) for groups that have the score: how many times, and an index that is not before the last of those. Of kept
+    // scores groups of 32 neighbours.
+    template <class F> __device__ __forceinline__ void each_tie(float score, F f) {
+        if constexpr (HOLD != READ) {
 #pragma unroll
             for (u32 j = 0; j < FOURS; j++) {
-                const bool hit = best[j] >= bound;
-                const u32 others = __ballot_sync(FULL, hit);
-                const u32 own = place + __popc(others & lanes_before()) * laps;
-                place += __popc(others) * laps;
-                for (u32 l = 0; hit && l < laps; l++) {
-                    if (own + l >= LIMIT) break;
-                    if (KEEPS) s.four[own + l] = kept[j];
-                    s.order.work[own + l] = l * lap() + first(j);
-                }
-            }
-        }
-        bool known = false;
-        if (has_rest()) {
-            const u32 own = atomicAdd(&s.fours, 1u);
-            if (own < LIMIT) {
-                if (KEEPS) s.four[own] = scores.any(scores.end(), known);
-                s.order.work[own] = scores.end();
-            }
-        }
-        __syncthreads();
-        const u32 fours = s.fours;
-        if (fours > LIMIT) {  // too many to look at one by one
-            if (threadIdx.x == 0) s.found = CAP + 1;
-            return;
-        }
-#pragma unroll 1
-        for (u32 w = threadIdx.x; w - lane() < fours; w += THREADS) {
-            const bool there = w < fours;
-            const u32 i = there ? s.order.work[w] : 0;
-            float4 x = make_float4(-F32_INF, -F32_INF, -F32_INF, -F32_INF);
-            if (there) x = KEEPS ? s.four[w] : scores.any(i, known);
-            take(x, i, parts > 1, [&](float x, u32) { return x >= bound; });
-        }
-    }
-
-    // Candidates of the cluster; how many are before this block's, how many block 0's inbox gets, and whether that is not all.
-    struct Counts {
-        u32 total, before, sent, most;
-        bool all_sent;
-    };
-    __device__ __forceinline__ Counts count(bool to_inbox) {
-        __syncthreads();
-        u32 own = s.found;
-        if (parts == 1) return {own, 0, 0, own, false};
-        expect(C * sizeof(u32));
-        if (threadIdx.x < C) {
-            u32 sent = to_inbox && s.fours <= LIMIT ? min(own, INBOX) : 0;
-            u32 word = min(own, 0xffffu) | sent << 16 | (bad ? NONFINITE : 0);
-            send(in_block(shared_address(&s.counts[rank]), lane()), word, in_block(hop_barrier(), lane()));
-        }
-        wait();
-        hops++;
-        u32 word = lane() < C ? s.counts[lane()] : 0, found = word & 0xffff, sent = word >> 16 & 0x7fff;
-        bad = __any_sync(FULL, word & NONFINITE);
-        return {__reduce_add_sync(FULL, found), __reduce_add_sync(FULL, lane() < rank ? found : 0), __reduce_add_sync(FULL, sent),
-                __reduce_max_sync(FULL, found), !__any_sync(FULL, found != sent)};
-    }
-
-    // A histogram of what `add` counts in, joined.
-    template <class F> __device__ __forceinline__ void level(u32 need, F add) {
-        __syncthreads();
-        if (threadIdx.x < BINS) s.histogram[threadIdx.x] = 0;
-        if (threadIdx.x == 0) s.found = 0;
-        __syncthreads();
-        add();
-        join(need);
-    }
-
-    // More than CAP scores lie between `least`, not above the k-th best, and `most`: takes CAP or fewer, among them the k best.
-    // The worst that it takes.
-    __device__ __forceinline__ float cut(u32 most, u32 least) {
-        u32 lo = least, hi = most, above = 0, last = ~0u;  // `above` scores lie above hi
-        bool fits = false;
-        while (lo < hi && !fits) {
-            // The last bin is of lo alone, which often is the k-th best.
-            u32 distance = hi - lo - 1, shift = max(0, 25 - __clz(distance));
-            shift += distance >> shift > BINS - 2;
-            level(k - above, [&] {
-                u32 bin = 0, times = 0;  // of equal scores one after the other
-                each_score(value_of(lo), [&](float x, u32) {
-                    u32 key = ordered(x);
-                    if (key > hi) return;
-                    u32 b = key == lo ? BINS - 1 : (hi - key) >> shift;
-                    if (b != bin) {
-                        if (times) atomicAdd(&s.histogram[bin], times);
-                        bin = b, times = 0;
-                    }
-                    times++;
-                });
-                if (__all_sync(FULL, bin == __shfl_sync(FULL, bin, 0))) {
-                    times = __reduce_add_sync(FULL, times);
-                    if (lane() != 0) times = 0;
-                }
-                if (times) atomicAdd(&s.histogram[bin], times);
-            });
-            u32 bin = s.bin;
-            if (bin == BINS) break;  // fewer than k: all are taken
-            above += s.before;
-            fits = above + s.members < COUNT_MAX;
-            if (bin == BINS - 1) {
-                hi = lo;
-            } else {
-                lo = max(lo + 1, hi - min(hi, ((bin + 1) << shift) - 1));
-                hi -= bin << shift;
-            }
-        }
-        const float worst = value_of(lo);
-        u32 from = 0;
-        while (lo == hi && !fits) {
-            // Only lo is left: its first scores in order of the index. A warp's fours lie in one bin.
-            last = min(last, scores.n - 1);
-            u32 shift = max(7, 25 - __clz(last - from));
-            level(k - above, [&] {
-                each_four([&](const float4& x, u32 i) {
-                    const float score[4] = {x.x, x.y, x.z, x.w};
-                    u32 ties = 0;
+                const float4 x = four(j);
+                u32 ties = (x.x == score) + (x.y == score) + (x.z == score) + (x.w == score);
 #pragma unroll
-                    for (u32 e = 0; e < 4; e++) ties += score[e] == worst && i + e >= from && i + e <= last;
-                    ties = __reduce_add_sync(FULL, ties);
-                    if (lane() == 0 && ties) atomicAdd(&s.histogram[(i - from) >> shift], ties);
-                });
+                for (int d = 1; d < 8; d *= 2) ties += __shfl_xor_sync(FULL, ties, d);
+                if (ties && lane() % 8 == 0) f(ties, first(j) + WARP - 1);
+            }
+        } else {
+            each_group([&](float x, u32 i) {
+                if (x == score) f(1u, i);
             });
-            if (s.bin == BINS) break;
-            above += s.before;
-            fits = above + s.members < COUNT_MAX;
-            from += s.bin << shift;
-            last = min(last, from + (1u << shift) - 1);
         }
-        __syncthreads();
-        each_four([&](const float4& x, u32 i) {
-            take(x, i, false, [&](float score, u32 i) { return score > worst || (score == worst && i <= last); });
+    }
+
+    // Groups of which too many are in one bin.
+    struct Crowd {
+        uint2 ends;  // their best and worst as `ordered`
+        Linear line;
+        u32 bin;  // BINS for all
+        u32 need, enough;
+    };
+
+    // Narrows the bound: enough groups of the block reach it, and few more; or all, where there are fewer. And their best score.
+    // Whether that failed.
+    __device__ __forceinline__ bool seek(Bound& bound, float& top, Crowd& crowd) {
+        float low = F32_INF;
+        each_group([&](float x, u32) {
+            top = fmaxf(top, x);
+            low = x >= -F32_MAX ? fminf(low, x) : low;
         });
-        return worst;
+        const bool any = top >= -F32_MAX;
+        const uint2 ends = range<THREADS>(any ? ordered(top) : 0, any ? ordered(low) : ~0u, false);
+        top = -F32_MAX;
+        if (ends.x == 0) return false;  // nothing can be selected
+        top = value_of(ends.x);
+        const Linear line(top, value_of(ends.y), BINS);
+        each_group([&](float x, u32) {
+            if (x >= -F32_MAX) atomicAdd(&s.histogram[line.bin(x)], 1u);
+        });
+        const u32 need = (s.to.k + parts() - 1) >> bits, enough = need + need / 4 + 32;
+        const Bin found = bin_of(need, false);
+        if (found.bin == BINS) return false;
+        if (found.before + found.members > enough) {
+            crowd = {ends, line, found.bin, need - found.before, enough - found.before};
+            return true;
+        }
+        // Low enough for all of those bins, rounding included.
+        const float distance = __fmaf_ru(__fdividef((float)(found.bin + 1), line.scale), 2.001f, 1e-35f);
+        bound.score = found.bin < BINS - 1 ? fmaxf(value_of(ends.y), __fsub_rd(top, distance)) : value_of(ends.y);
+        return false;
+    }
+
+    // The same for a crowd, by the bits of scores, and where all are equal, by the index; or jointly for the whole cluster.
+    __device__ __forceinline__ void narrow(Bound& bound, const Crowd& crowd, bool joint) {
+        u32 need = crowd.need, enough = crowd.enough, hi = crowd.ends.x, lo = crowd.ends.y, in_bin = crowd.bin, shift = 0;
+        bool linear = true;
+#pragma unroll 1
+        for (;;) {
+            // What is left lies between these.
+            u32 most = 0, least = ~0u;
+            each_group([&](float x, u32) {
+                const u32 key = ordered(x);
+                if (key < lo || key > hi || x < -F32_MAX) return;
+                if (in_bin < BINS && (linear ? crowd.line.bin(x) : (hi - key) >> shift) != in_bin) return;
+                most = max(most, key);
+                least = min(least, key);
+            });
+            empty_histogram();
+            const uint2 ends = range<THREADS>(most, least, joint);
+            hi = ends.x, lo = ends.y, linear = false;
+            bound.score = value_of(hi);
+            if (hi == lo) break;
+            shift = hi - lo < BINS ? 0 : 25 - __clz(hi - lo);
+            each_group([&](float x, u32) {
+                const u32 key = ordered(x);
+                if (key >= lo && key <= hi && x >= -F32_MAX) atomicAdd(&s.histogram[(hi - key) >> shift], 1u);
+            });
+            const Bin found = bin_of(need, joint);
+            in_bin = found.bin;
+            if (found.before + found.members <= enough) {
+                bound.score = value_of(hi - min(hi - lo, ((in_bin + 1) << shift) - 1));
+                return;
+            }
+            need -= found.before;
+            enough -= found.before;
+        }
+        // Finer and finer steps towards the first index: four to a doubling, from `first` on.
+        constexpr u32 FINEST = 64, LOWEST = 0x42800000u >> 21;  // the latter: FINEST as f32, of whose fraction 2 bits are left
+        auto step = [&](u32 bin) { return (u32)__uint_as_float((bin + LOWEST) << 21) - FINEST; };
+        u32 first = 0;
+        hi = scores.n + WARP;
+#pragma unroll 1
+        for (;;) {
+            each_tie(bound.score, [&](u32 ties, u32 i) {
+                if (i >= first && i <= hi) atomicAdd(&s.histogram[(__float_as_uint((float)(i - first + FINEST)) >> 21) - LOWEST], ties);
+            });
+            const Bin found = bin_of(need, joint);
+            hi = min(hi, first + step(found.bin + 1) - 1);
+            first += step(found.bin);
+            if (found.before + found.members <= enough || hi - first < WARP) break;
+            need -= found.before;
+            enough -= found.before;
+            empty_histogram();
+            __syncthreads();
+        }
+        bound.last = hi;
+    }
+    // A place in a queue for `own` entries of each thread, and how many all of the warp have. All of a warp together.
+    struct Queued {
+        u32 own, start, all;
+    };
+    __device__ __forceinline__ Queued queue(u32* length, u32 own) {
+        u32 upto = own, start = 0;
+#pragma unroll
+        for (int d = 1; d < WARP; d *= 2) {
+            const u32 other = __shfl_up_sync(FULL, upto, d);
+            if (lane() >= d) upto += other;
+        }
+        if (lane() == WARP - 1) start = atomicAdd(length, upto);
+        start = __shfl_sync(FULL, start, WARP - 1);
+        return {start + upto - own, start, __shfl_sync(FULL, upto, WARP - 1)};
+    }
+
+    // Takes those of a thread's scores that reach the bound: to the list, and from there while there is place to block 0's inbox.
+    template <int J, class F> __device__ __forceinline__ void take(const float4 (&x)[J], F index, const Bound& bound, bool to_inbox) {
+        u32 own = 0;
+#pragma unroll
+        for (u32 j = 0; j < J; j++) {
+            const float least = bound.of_four(index(j));
+            own += (x[j].x >= least) + (x[j].y >= least) + (x[j].z >= least) + (x[j].w >= least);
+        }
+        if (!__any_sync(FULL, own)) return;
+        const Queued at = queue(&s.found, own);
+        if (at.start + at.all > CAP) return;  // too many
+        Found* list = s.order.list + at.own;
+#pragma unroll
+        for (u32 j = 0; j < J; j++) {
+            const float least = bound.of_four(index(j));
+            auto one = [&](float score, u32 i) {
+                if (score >= least) *list++ = {i, score};
+            };
+            one(x[j].x, index(j)), one(x[j].y, index(j) + 1), one(x[j].z, index(j) + 2), one(x[j].w, index(j) + 3);
+        }
+        if (!to_inbox) return;
+        __syncwarp();
+        const u32 inbox = in_block(shared_address(&s.inbox[rank * inbox_size()]), 0), barrier = in_block(shared_address(&s.inbox_barrier), 0);
+        for (u32 e = at.start + lane(); e < min(at.start + at.all, inbox_size()); e += WARP) send(inbox + 8 * e, *(u64*)&s.order.list[e], barrier);
+    }
+
+    // Takes the scores that reach the bound.
+    __device__ __forceinline__ void collect(const Bound& bound, bool to_inbox) {
+        if constexpr (KEEPS) {
+            take(kept, [&](u32 j) { return first(j); }, bound, to_inbox);
+        } else {
+            if (group != SCORE) {
+                list(bound);
+                __syncthreads();
+                listed = s.fours <= LIMIT;
+            }
+            each_four([&](const float4& x, u32 i) {
+                const float4 one[1] = {x};
+                take(one, [&](u32) { return i; }, bound, to_inbox);
+            });
+            if (HOLD == HELD) listed = false;  // its place has other uses
+        }
+    }
+
+    // Lists the fours that hold such scores, so that the few are spread over all threads.
+    __device__ __forceinline__ void list(const Bound& bound) {
+        u32 mask = 0;
+#pragma unroll
+        for (u32 j = 0; j < FOURS; j++) mask |= (best(j) >= bound.of_four(first(j))) << j;
+        const u32 own = __popc(mask) * laps() + has_rest();
+        if (!__any_sync(FULL, own)) return;
+        const Queued at = queue(&s.fours, own);
+        if (at.start + at.all > LIMIT) return;
+        u32* to = work() + at.own;
+        for (; mask; mask &= mask - 1) {
+            const u32 j = __ffs(mask) - 1;
+            if (HOLD == HELD) *to++ = j * THREADS + threadIdx.x;
+            for (u32 l = 0; HOLD != HELD && l < laps(); l++) *to++ = l * lap() + first(j);
+        }
+        if (has_rest()) *to = scores.end();
     }
 
     // The row's candidates, at most CAP, to the threads of block 0. False where this block is done.
-    __device__ __forceinline__ bool find(Candidate (&own)[OWN], Given& all) {
+    __device__ __forceinline__ bool find(Candidate (&own)[OWN], Given& all, u32 k) {
+        // The largest groups of which there are 2k.
+        if (scores.n < 8 * k * laps()) group = SCORE;
+        else if (scores.n / FOURS < 8 * k * laps()) group = FOUR;
         load();
-        // The groups' best. Of single scores those of the fours, which are not lower than the worst.
-        u32 most = share >= -F32_MAX ? ordered(share) : 0, least = most ? most : ~0u;
-        if (group != SHARE) {
-#pragma unroll
-            for (u32 j = 0; j < FOURS; j++) least = best[j] >= -F32_MAX ? min(least, ordered(best[j])) : least;
+        Bound bound = {-F32_MAX, ~0u};
+        all.top = -F32_MAX;
+        Counts counts;
+        u32 sent = 0;
+#pragma unroll 1
+        for (bool again = false;; again = true) {
+            Crowd crowd = {make_uint2(~0u, ordered(bound.score)), Linear(0.0f, 0.0f, 1), BINS, 0, COUNT_MAX - 2 * WARP};
+            if (again) crowd.need = s.to.k;
+            if (again || seek(bound, all.top, crowd)) narrow(bound, crowd, again && parts() > 1);
+            if (!again && parts() > 1) agree(bound, all.top);
+            collect(bound, parts() > 1 && !again);
+            counts = count(!again);
+            if (!again) sent = counts.sent;
+            if (counts.total <= CAP) break;
+            // Many in a group: the scores themselves.
+            __syncthreads();
+            if (threadIdx.x == 0) s.found = 0;
+            group = SCORE;
+            bound.last = ~0u;
         }
-        const uint2 ends = range(most, least);
-        most = ends.x, least = ends.y;
-        all.top = value_of(most), all.worst = value_of(least);
-        if (most == 0) return rank == 0;  // nothing can be selected
-
-        const Linear bins(all.top, all.worst, BINS);
-        auto add = [&](float x) {
-            u32 bin = bins.bin(x);
-            bool there = x >= -F32_MAX;
-            u32 leader = __shfl_sync(FULL, bin, 0);
-            if (__all_sync(FULL, there && bin == leader)) {
-                if (lane() == 0) atomicAdd(&s.histogram[bin], WARP);
-            } else if (there) {
-                atomicAdd(&s.histogram[bin], 1u);
-            }
-        };
-        if (group == SHARE) {
-            add(share);
-        } else if (group == FOUR) {
-#pragma unroll
-            for (u32 j = 0; j < FOURS; j++) add(best[j]);
-        } else {
-            each_score(-F32_MAX, [&](float x, u32) { atomicAdd(&s.histogram[bins.bin(x)], 1u); });
-        }
-        join(k);
-        const bool enough = s.bin < BINS;
-        float bound = -F32_MAX;
-        if (enough && s.bin < BINS - 1) {
-            // Low enough for all of bins 0 to s.bin, rounding included.
-            float distance = __fmaf_ru((float)(s.bin + 1) / bins.scale, 2.001f, 1e-35f);
-            bound = fmaxf(-F32_MAX, __fsub_rd(all.top, distance));
-        }
-        if (enough && group != SCORE) bound = fmaxf(bound, all.worst);  // as all groups' best are
-        const bool crowd = enough && s.before + s.members > k + CAP / 4;
-        if (!crowd) collect(bound);
-        Counts counts = count(!crowd);
-        const bool nonfinite = bad;
-        const u32 sent = counts.sent;
-        const bool many = crowd || counts.total > CAP;
-        if (many) {
-            u32 lowest = ~0u;  // of the groups that reach the bound: not above the k-th best score
-            if (group == SHARE) {
-                if (share >= bound) lowest = ordered(share);
-            } else {
-#pragma unroll
-                for (u32 j = 0; j < FOURS; j++) lowest = best[j] >= bound ? min(lowest, ordered(best[j])) : lowest;
-            }
-            lowest = range(0, lowest).y;
-            bound = cut(most, enough && group != SCORE ? lowest : ordered(bound));
-            counts = count(false);
-            bad = nonfinite;
-        }
-        if (enough) all.worst = bound;
-        if (parts > 1 && !counts.all_sent) {
+        all.worst = bound.score;
+        all.last = bound.last | 3;
+        if (parts() > 1 && !counts.all_sent) {
             if (rank > 0) {
                 u32 list = in_block(shared_address(s.order.list + counts.before), 0), barrier = in_block(shared_address(&s.rest_barrier), 0);
-                for (u32 i = threadIdx.x; i < s.found; i += THREADS) send(list + 8 * i, s.order.list[i], barrier);
+                for (u32 i = threadIdx.x; i < s.found; i += THREADS) send(list + 8 * i, *(u64*)&s.order.list[i], barrier);
                 return false;
             }
             if (threadIdx.x == 0) s.rest_barrier.expect(8 * (counts.total - s.found));
@@ -445,30 +375,26 @@ template <int C, int THREADS, int FOURS, bool KEEPS> struct Part {
         } else if (rank > 0) {
             return false;
         }
-        if (parts > 1) {
+        if (parts() > 1) {
             // This block goes on alone, when all that was sent to it is here.
             if (threadIdx.x == 0) s.inbox_barrier.expect(8 * sent);
             s.inbox_barrier.wait(0);
         }
-        constexpr u32 TEAM = THREADS / C;  // threads for a block's candidates
+        const u32 team = THREADS >> bits;  // threads for a block's candidates
         const bool by_block = counts.all_sent;
-        const u32 block = threadIdx.x / TEAM;
-        const u32 end = by_block ? s.counts[block] & 0xffff : counts.total;
-        const u32 start = by_block ? threadIdx.x % TEAM : threadIdx.x, step = by_block ? TEAM : THREADS;
-        const Candidate* from = by_block ? s.inbox + block * INBOX : s.order.list;
+        const u32 block = threadIdx.x >> (31 - __clz(team));
+        const u32 end = by_block ? s.counts[block] & 0xffff : counts.total, most = by_block ? counts.most : counts.total;
+        const u32 start = by_block ? threadIdx.x & (team - 1) : threadIdx.x, step = by_block ? team : THREADS;
+        const Found* from = (by_block ? s.inbox + block * inbox_size() : s.order.list) + start;
+        all.used = 0;
 #pragma unroll
-        for (u32 e = 0; e < OWN; e++) own[e] = start + e * step < end ? from[start + e * step] : 0;
-        all.used = ((by_block ? counts.most : counts.total) + step - 1) / step;
-        all.same = false;
-        if (many) {
-            u32 high = 0, low = ~0u;
+        for (u32 e = 0; e < OWN; e++) own[e] = 0;
 #pragma unroll
-            for (u32 e = 0; e < OWN; e++) {
-                const u32 key = (u32)(own[e] >> 32);
-                high = max(high, key);
-                low = key ? min(low, key) : low;
-            }
-            all.same = __reduce_max_sync(FULL, high) == __reduce_min_sync(FULL, low);
+        for (u32 e = 0; e < OWN; e++) {
+            if (e * step >= most) break;
+            all.used = e + 1;
+            const Found found = from[e * step];
+            if (start + e * step < end) own[e] = candidate(found.score, found.index);
         }
         return true;
     }

@@ -19,34 +19,45 @@ struct alignas(16) Table {
 #define ALONE 16384u      // longest row that one block of a cluster takes,
 #define ALONE_K 768       // and of how many it seeks, beyond CAP: more candidates are better spread
 
-template <int C, bool KEEPS> struct Shared {
-    static constexpr u32 ITEMS = C == 1 ? CAP : 1024;  // most collected fours
-    Order order;
-    float4 four[KEEPS ? ITEMS : 1];  // collected ones, from registers
-    Candidate inbox[C > 1 ? CAP : 1];  // block 0: the first CAP / C candidates of each block, sent as they are found
+#define PARTS 16          // most blocks of a cluster
+
+// A row's word, read from the table before there is anything to store.
+struct Status {
+    u32* word;
+    bool in_scratch;
+
+    __device__ __forceinline__ Status(const Table* t, u32 row) : word(t->status ? (u32*)t->status + row : nullptr), in_scratch(t->in_scratch) {}
+    __device__ __forceinline__ void store(bool nonfinite) const {
+        if (!word || threadIdx.x > 0) return;
+        if (in_scratch) {
+            if (nonfinite) *word |= NONFINITE_SCORE;
+        } else {
+            *word = nonfinite ? NONFINITE_SCORE : 0;
+        }
+    }
+};
+
+struct Shared {
+    Found inbox[CAP];     // block 0: the first CAP / parts candidates of each block, sent as they are found
     alignas(16) u32 histogram[BINS];
-    alignas(16) u32 joined[2][C][BINS / 2];  // every block's, two counts a word; by turns
-    u64 range[C];   // best and worst of each block
-    u32 counts[C];  // of each block: candidates, those sent to the inbox << 16, NONFINITE
+    alignas(16) u32 joined[2][PARTS][BINS / 2];  // every block's, two counts a word; by turns
+    uint4 bound[PARTS];  // that each block found, and its best score
+    u64 range[PARTS];    // best and worst of each block
+    u32 counts[PARTS];   // of each block: candidates, those sent to the inbox << 16, NONFINITE
     Barrier hop[2], inbox_barrier, rest_barrier;
-    uint2 warps[WARP];
-    u32 found, fours;           // of this block: candidates, entries of `work`
-    u32 bin, before, members;   // what the joined histogram says
+    union {
+        uint2 warps[WARP];
+        float2 ends[WARP];
+    };
+    u32 found, fours;  // of this block: candidates, entries of `work`
+    Output to;
+    Status status;
+    Order order;  // its end is used otherwise before the last stage, also beyond
 };
 
 #define NONFINITE 0x80000000u
 
 static __device__ __forceinline__ float best_of(const float4& x) { return fmaxf(fmaxf(x.x, x.y), fmaxf(x.z, x.w)); }
-static __device__ __forceinline__ void store_status(const Table* t, u32 row, bool nonfinite) {
-    if (!t->status) return;
-    u32* word = (u32*)t->status + row;
-    if (t->in_scratch) {
-        if (nonfinite) *word |= NONFINITE_SCORE;
-    } else {
-        *word = nonfinite ? NONFINITE_SCORE : 0;
-    }
-}
-
 static __device__ __forceinline__ bool all_finite(const float4& x) {
     return fmaf(x.x, 0.0f, fmaf(x.y, 0.0f, fmaf(x.z, 0.0f, x.w * 0.0f))) == 0.0f;
 }
@@ -58,63 +69,70 @@ static __device__ __forceinline__ bool mend(float& x) {
 }
 static __device__ __forceinline__ bool mend(float4& x) { return mend(x.x) | mend(x.y) | mend(x.z) | mend(x.w); }
 
-template <int LATER> static __device__ __forceinline__ void copies_done() {
-    asm volatile("cp.async.wait_group %0;" ::"n"(LATER) : "memory");
-}
-
 // A row's scores, four at a time.
 struct Scores {
     const float* at;
     u32 n;
-    bool aligned;
 
     __device__ __forceinline__ Scores(const Table* t, const Row& row, const char* scratch)
-        : at((const float*)__cvta_global_to_generic((t->in_scratch ? (u64)scratch : 0) + row.scores)), n((u32)row.n), aligned((row.scores & 15) == 0) {}
+        : at((const float*)__cvta_global_to_generic((t->in_scratch ? (u64)scratch : 0) + row.scores)), n((u32)row.n) {}
 
+    __device__ __forceinline__ bool aligned() const { return ((u64)at & 15) == 0; }
     // Where the row's whole fours end; what is left there makes none.
     __device__ __forceinline__ u32 end() const { return n & ~3u; }
 
-    // The four at i, or the last whole one where there is none: loads that nothing waits for, so that many are under way.
-    // The row has a whole one.
-    __device__ __forceinline__ float4 fetch(u32 i) const {
-        const float* four = at + min(i, end() - 4);
-        if (aligned) return *(const float4*)four;
-        return make_float4(four[0], four[1], four[2], four[3]);
-    }
-    // The four at i on its way to shared memory; zeros where there is none.
-    __device__ __forceinline__ void start_copy(u32 i, float4* to) const {
-        const u32 there = shared_address(to), bytes = i < end() ? 4 : 0;
-        const float* four = at + min(i, end() - 4);
-        if (aligned) {
-            asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(there), "l"(four), "r"(4 * bytes) : "memory");
+    // The fours at `index(j)`, of rows of at least 4, or a whole one elsewhere: loads that nothing waits for, so that many are
+    // under way.
+    template <int J, class F> __device__ __forceinline__ void fetch_whole(float4 (&x)[J], F index) const {
+        if (aligned()) {
+#pragma unroll
+            for (u32 j = 0; j < J; j++) x[j] = *(const float4*)(at + min(index(j), end() - 4));
         } else {
 #pragma unroll
-            for (u32 e = 0; e < 4; e++) {
-                asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(there + 4 * e), "l"(four + e), "r"(bytes) : "memory");
+            for (u32 j = 0; j < J; j++) {
+                const float* four = at + min(index(j), end() - 4);
+                x[j] = make_float4(four[0], four[1], four[2], four[3]);
             }
         }
-        asm volatile("cp.async.commit_group;" ::: "memory");
+    }
+    // With what there is of the last.
+    template <int J, class F> __device__ __forceinline__ void fetch(float4 (&x)[J], F index) const {
+        const float4 tail = rest();
+        fetch_whole(x, index);
+#pragma unroll
+        for (u32 j = 0; j < J; j++) {
+            if (index(j) == end()) x[j] = tail;
+        }
+    }
+    // The last 1 to 3 scores, which make no four.
+    __device__ __forceinline__ float4 rest() const {
+        float4 x = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+        if (n % 4 == 0) return x;
+        x.x = at[end()];
+        if (n % 4 > 1) x.y = at[end() + 1];
+        if (n % 4 > 2) x.z = at[end() + 2];
+        return x;
     }
     // What was fetched for i becomes what is there: -inf beyond the end, and for what is not finite; `bad` where there is
     // something like that.
     __device__ __forceinline__ void settle(float4& x, u32 i, bool& bad) const {
         if (i >= end()) {
-            x.x = i < n ? at[i] : 0.0f;
-            x.y = i + 1 < n ? at[i + 1] : 0.0f;
-            x.z = i + 2 < n ? at[i + 2] : 0.0f;
-            x.w = 0.0f;
-        }
-        if (!all_finite(x)) bad |= mend(x);
-        if (i >= end()) {
-            if (i >= n) x.x = -F32_INF;
-            if (i + 1 >= n) x.y = -F32_INF;
-            if (i + 2 >= n) x.z = -F32_INF;
+            const u32 there = n - min(i, n);
+            if (there < 1) x.x = 0.0f;
+            if (there < 2) x.y = 0.0f;
+            if (there < 3) x.z = 0.0f;
+            if (!all_finite(x)) bad |= mend(x);
+            if (there < 1) x.x = -F32_INF;
+            if (there < 2) x.y = -F32_INF;
+            if (there < 3) x.z = -F32_INF;
             x.w = -F32_INF;
+        } else if (!all_finite(x)) {
+            bad |= mend(x);
         }
     }
     __device__ __forceinline__ float4 any(u32 i, bool& bad) const {
-        float4 x = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-        if (i < end()) x = fetch(i);
+        float4 x = rest();
+        if (i < end()) x = aligned() ? *(const float4*)(at + i) : make_float4(at[i], at[i + 1], at[i + 2], at[i + 3]);
         settle(x, i, bad);
         return x;
     }
