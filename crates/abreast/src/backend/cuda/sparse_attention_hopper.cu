@@ -1,13 +1,12 @@
 // Fast sparse attention of 512 features in one launch. A cluster owns a row: C blocks for each of its groups of heads.
 //
 // What a block owns
-//   * every C-th tile of the row's slots: it gathers their cache rows whole, scores them (queries in registers, or in shared memory where it
-//     is alone) and sends the weights to the C blocks;
+//   * every C-th tile of the row's slots: it gathers their cache rows whole, scores them (queries in registers) and sends the weights to the C blocks;
 //   * 512 / C of the features: it gathers these of the other tiles too, and sums tile after tile.
 // Scores are split by slots and sums by features, so no partial output crosses blocks. Logits, a gathered copy of the cache and partial sums are
 // never materialised.
 //
-// The bits follow from the row's width alone, not from C or the groups. A head's weights in a tile are exp(logit - the tile's largest), in
+// The bits follow from the row's width alone, not from C or the groups: a block alone (sparse_attention_alone_hopper.cu) gives the same. A head's weights in a tile are exp(logit - the tile's largest), in
 // bf16; what was summed before is brought to the new tile's unit first. The unit follows the tiles' largest logits, but down by 2^40 at most: a tile
 // further below counts as if it were there, which is nothing. The sink joins at the end.
 //
@@ -123,9 +122,8 @@ template <int C> static __device__ __forceinline__ bool load_slices(const Block<
 
 template <int C> static __device__ __forceinline__ void load(const Block<C>& b) {
     using F = Form<C>;
-    const bool tiles = F::ALONE || threadIdx.x < BLOCK - 128;
-    const bool invalid = tiles ? load_tiles(b) : load_slices(b);
-    if (invalid) atomicOr(&b.flags()->invalid, 1);
+    const bool invalid = threadIdx.x < BLOCK - 128 ? load_tiles(b) : load_slices(b);
+    if (invalid) atomicOr(&b.flags->invalid, 1);
     __syncwarp();
     arrive_some<1, F::LOADERS + F::SUMMERS>();
     copies_wait();
@@ -135,55 +133,17 @@ template <int C> static __device__ __forceinline__ void load(const Block<C>& b) 
 
 // ---- The warps that score.
 
-// Logits of a tile from dot products, -inf where a slot is absent; their largest, and NaN instead of 0 where one that is there is not finite.
-static __device__ __forceinline__ void screen(
-    float (&x)[TILE / 2], const unsigned char* attended, float scale, float (&largest)[2], float (&check)[2]) {
-    const u32* words = (const u32*)attended;
-    const bool all = __all_sync(FULL, lane() * 4 >= TILE || words[lane() * 4 < TILE ? lane() : 0] == 0x01010101u);
-    largest[0] = largest[1] = -F32_INF;
-    check[0] = check[1] = 0.0f;
-    if (all) {
-#pragma unroll
-        for (int i = 0; i < TILE / 2; i++) {
-            x[i] = __fmul_rn(x[i], scale);
-            check[i >> 1 & 1] = __fmaf_rn(x[i], 0.0f, check[i >> 1 & 1]);
-            largest[i >> 1 & 1] = fmaxf(largest[i >> 1 & 1], x[i]);
-        }
-    } else {
-#pragma unroll
-        for (int j = 0; j < TILE / 8; j++) {
-            const u32 both = *(const unsigned short*)(attended + j * 8 + (lane() & 3) * 2);
-#pragma unroll
-            for (int i = 0; i < 4; i++) {
-                const bool there = both >> (i & 1) * 8 & 1;
-                const float logit = __fmul_rn(x[4 * j + i], scale);
-                check[i >> 1] = __fmaf_rn(there ? logit : 0.0f, 0.0f, check[i >> 1]);
-                x[4 * j + i] = there ? logit : -F32_INF;
-                largest[i >> 1] = fmaxf(largest[i >> 1], x[4 * j + i]);
-            }
-        }
-    }
-#pragma unroll
-    for (int side = 0; side < 2; side++)
-#pragma unroll
-        for (int i = 1; i < 4; i *= 2) largest[side] = fmaxf(largest[side], __shfl_xor_sync(FULL, largest[side], i));
-}
-
 // A thread holds the heads h[0] and h[1] = h[0] + 8, and of every 8 columns two.
 template <int C> static __device__ __forceinline__ void score(const Block<C>& b) {
     using F = Form<C>;
     const int l = lane(), w = warp(), pair = l % 4 * 2, h[2] = {w * 16 + l / 4, w * 16 + l / 4 + 8};
-    u32 q[F::ALONE ? 4 : DIM / 4];
+    u32 q[DIM / 4];
     barrier_wait(b.queries_full(), 0);
-    if (F::ALONE) {
-        matrix_sees_shared();
-    } else {
-        const u32 from = b.shared + F::STAGED_AT + (w * 16 + l % 16) * F::QUERY_PITCH + l / 16 * 16;
+    const u32 from = b.shared + F::STAGED_AT + (w * 16 + l % 16) * F::QUERY_PITCH + l / 16 * 16;
 #pragma unroll
-        for (int k = 0; k < DIM / 16; k++) load_operand(q + 4 * k % (F::ALONE ? 4 : DIM / 4), from + k * 32);
-        __syncwarp();
-        if (l == 0) barrier_arrive(b.queries_taken());
-    }
+    for (int k = 0; k < DIM / 16; k++) load_operand(q + 4 * k, from + k * 32);
+    __syncwarp();
+    if (l == 0) barrier_arrive(b.queries_taken());
     if (b.joined) cluster_wait();  // every block runs and has its barriers
     for (int round = 0, tile = b.rank; tile < b.tiles; round++, tile += C) {
         const int stage = round % F::TILES, place = tile % F::WEIGHTS;
@@ -200,8 +160,7 @@ template <int C> static __device__ __forceinline__ void score(const Block<C>& b)
 #pragma unroll
             for (int k = half * 16; k < half * 16 + 16; k++) {
                 const u64 slots = operand128(b.tile(stage), 16) + further(k / 4 * (TILE * 128) + k % 4 * 32);
-                if (F::ALONE) multiply(x, operand128(b.shared, 16) + further(k / 4 * (GROUP * 128) + k % 4 * 32), slots);
-                else multiply(x, q + 4 * k % (F::ALONE ? 4 : DIM / 4), slots);
+                multiply(x, q + 4 * k, slots);
             }
             matrix_commit();
         }
@@ -236,7 +195,7 @@ template <int C> static __device__ __forceinline__ void score(const Block<C>& b)
         sync_some<3, 128>();
         if (threadIdx.x == 0) barrier_arrive(b.full(place));
         const int to = w + 4 * l;  // each warp sends to a quarter of the others
-        if (C > 1 && to < C && to != b.rank)
+        if (to < C && to != b.rank)
             bulk_send(in_block(b.weight(place), b.first + to), b.weight(place), b.message(), in_block(b.full(place), b.first + to));
         __syncwarp();
     }
@@ -245,36 +204,10 @@ template <int C> static __device__ __forceinline__ void score(const Block<C>& b)
 
 // ---- The warps that sum.
 
-// A head's sums so far are relative to exp(unit).
-struct Chain {
-    float unit, most, sum;
-};
-
-// A tile's largest logit and sum come next: what the sums so far are multiplied by.
-static __device__ __forceinline__ float advance(Chain& c, float largest, float sum) {
-    const bool none = largest == -F32_INF;
-    const float unit = fmaxf(largest, c.most - DROP), factor = none ? 1.0f : exp2_fast((c.unit - unit) * LOG2_E);
-    c.unit = none ? c.unit : unit;
-    c.most = fmaxf(c.most, c.unit);
-    c.sum = __fmaf_rn(c.sum, factor, sum);
-    return factor;
-}
-
-// A quad's 16 columns of two rows of bf16, as the matrix unit leaves them; one store of 16 bytes a lane, lanes 0 and 1 of the first row.
-static __device__ __forceinline__ void store_quad(bf16* first, const u32* v, bool here) {
-    int q = lane() & 3;
-    u32 x0 = __shfl_xor_sync(FULL, q & 1 ? v[0] : v[1], 1), x1 = __shfl_xor_sync(FULL, q & 1 ? v[2] : v[3], 1);
-    u32 a0 = q & 1 ? x0 : v[0], a1 = q & 1 ? v[1] : x0;
-    u32 b0 = q & 1 ? x1 : v[2], b1 = q & 1 ? v[3] : x1;
-    u32 y0 = __shfl_xor_sync(FULL, q & 2 ? a0 : b0, 2), y1 = __shfl_xor_sync(FULL, q & 2 ? a1 : b1, 2);
-    uint4 mine = q & 2 ? make_uint4(y0, y1, b0, b1) : make_uint4(a0, a1, y0, y1);
-    if (here) *(uint4*)(first + (q & 2 ? 8 * DIM : 0) + (q & 1) * 8) = mine;
-}
-
 template <int C> static __device__ __forceinline__ void sum(const Block<C>& b) {
     using F = Form<C>;
-    const int l = lane(), part = warp() / 4 - 1, w = warp() % 4, h[2] = {w * 16 + l / 4, w * 16 + l / 4 + 8};
-    const int column = F::ALONE ? part * F::COLUMNS : b.first_column();
+    const int l = lane(), w = warp() % 4, h[2] = {w * 16 + l / 4, w * 16 + l / 4 + 8};
+    const int column = b.first_column();
     const bool busy = w * 16 < b.group;
     // Products of 256 columns do not fit the registers.
     constexpr int PARTS = F::COLUMNS > 192 ? 2 : 1, EACH = F::COLUMNS / PARTS;
@@ -295,7 +228,7 @@ template <int C> static __device__ __forceinline__ void sum(const Block<C>& b) {
     }
     // What the sums of the tile in this place begin with; an own tile was scored here, so the matrix unit has seen it.
     auto look = [&](int place) {
-        if (C > 1 && place % C != b.rank) matrix_sees_shared();
+        if (place % C != b.rank) matrix_sees_shared();
         if (!busy) return;
         float fact[2][2];
 #pragma unroll
@@ -320,7 +253,7 @@ template <int C> static __device__ __forceinline__ void sum(const Block<C>& b) {
         for (int place = 0; place < F::WEIGHTS; place++) {
             if (tile >= b.tiles) break;
             const int from = place % C;
-            const bool own = C == 1 || from == b.rank;
+            const bool own = from == b.rank;
             const u32 values = own ? own_tiles + stage * (F::TILE_BYTES >> 4)
                                    : slices + (place / C * (C - 1) + from) * (F::SLICE_BYTES >> 4) - (from > b.rank ? F::SLICE_BYTES >> 4 : 0);
             if (busy) {
@@ -351,11 +284,10 @@ template <int C> static __device__ __forceinline__ void sum(const Block<C>& b) {
             if (there) look(next);
             matrix_wait<0>();
             const bool again = tile + F::WEIGHTS < b.tiles;  // weights come to this place once more
-            if (C > 1 && again && !own && threadIdx.x == 128) barrier_expect(b.full(place), message);
+            if (again && !own && threadIdx.x == 128) barrier_expect(b.full(place), message);
             if (l == 0) {
                 if (own) barrier_arrive(b.tile_free(stage));
-                if (again && F::ALONE) barrier_arrive(b.weight_free(place));
-                if (again && !F::ALONE) {
+                if (again) {
                     barrier_arrive(b.slice_free(place));
                     barrier_arrive_there(in_block(b.weight_free(place), b.first + from));
                 }
@@ -391,14 +323,7 @@ template <int C> static __device__ __forceinline__ void sum(const Block<C>& b) {
         }
         if (h[side] < b.heads && check & 0x7fff7fff) suspect |= 1 << side;
     }
-    if (suspect) {
-        for (int side = 0; side < 2; side++) {
-            const int head = b.head + h[side];
-            const u32 at = b.shared + F::FLAGS_AT + head / 32 * 4;
-            for (u32 i = 0; suspect >> side & 1 && i < cluster_blocks(); i++) or_there(in_block(at, i), 1u << head % 32);
-        }
-        cluster_release();
-    }
+    if (suspect) suspects(b, suspect, h);
     __syncwarp();
     if (b.joined) cluster_arrive();
     bf16* out = b.out + h[0] * DIM + column;
@@ -409,45 +334,13 @@ template <int C> static __device__ __forceinline__ void sum(const Block<C>& b) {
 #pragma unroll
         for (int i = 0; i < F::COLUMNS / 16; i++) store_quad(out + i * 16, words + 4 * i, here && i >= skip);
     }
-    if (b.joined) {
-        cluster_wait();
-        if (b.suspicious()) {
-            cluster_release();
-            cluster_arrive();
-            cluster_wait();
-        }
-        if (cluster_rank() > 0) return;
-    } else {
-        sync_some<LOOK, F::SUMMERS>();
-    }
-    u32 faults = 0;
-    const int thread = threadIdx.x - 128;
-    if (b.suspicious()) faults = look_again<F::SUMMERS>(b.t, b.row, b.flags(), thread, (float*)(memory + F::TILES_AT));
-    if (thread == 0 && b.t->status) ((u32*)b.t->status)[b.row - b.t->row] = faults;
+    conclude<F::SUMMERS>(b, (float*)(memory + F::TILES_AT));
 }
 
 template <int C> static __device__ __forceinline__ void attend(const Table* t, u32 blocks_x) {
     using F = Form<C>;
-    const Row* row = &t->row[BLOCK_Y];
-    Block<C> b = {t, row};
-    b.joined = blocks_x > 1;
-    b.shared = shared_address(memory);
-    b.width = row->width;
-    b.slots = slots_of(b.width);
-    b.tiles = (b.width + b.slots - 1) / b.slots;
-    b.rank = BLOCK_X % C;
-    b.first = BLOCK_X - b.rank;
-    b.group = t->group;
-    b.head = b.first / C * b.group;
-    b.heads = min(b.group, t->heads - b.head);
-    b.indices = (const int*)row->indices;
-    b.kv = (const char*)row->kv;
-    b.kv_len = row->kv_len;
-    b.queries = (const char*)t->q + (row->query * t->heads + b.head) * (u64)(DIM * 2);
-    b.out = (bf16*)t->out + (row->out * t->heads + b.head) * (u64)DIM;
-    b.sinks = t->sinks ? (const float*)t->sinks + b.head : nullptr;
-    b.scale = t->scale;
-    const bool active = row->active;
+    Block<C> b(t, blocks_x);
+    const bool active = b.row->active;
     if (active) start(b);
     dependents_may_start();
     __syncthreads();
@@ -458,8 +351,7 @@ template <int C> static __device__ __forceinline__ void attend(const Table* t, u
 #pragma unroll 4
         for (int i = warp(); i < 2 * b.heads; i += (BLOCK - F::LOADERS) / WARP) {
             const int h = i / 2, c = i % 2 * WARP + lane();
-            const int swizzled = c / 8 * (GROUP * 128) + h * 128 + ((c ^ h) & 7) * 16, staged = F::STAGED_AT + h * F::QUERY_PITCH + c * 16;
-            copy16(b.shared + (F::ALONE ? swizzled : staged), b.queries + h * (DIM * 2) + c * 16, 16);
+            copy16(b.shared + F::STAGED_AT + h * F::QUERY_PITCH + c * 16, b.queries + h * (DIM * 2) + c * 16, 16);
         }
         barrier_arrive_copied(b.queries_full());
     }
@@ -480,7 +372,6 @@ template <int C> static __device__ __forceinline__ void attend(const Table* t, u
     extern "C" __global__ void __launch_bounds__(BLOCK, 1) attention_##C(const Table* t, char* scratch, u32 blocks_x) {     \
         attend<C>(t, blocks_x);                                                                                            \
     }
-FORM(1)
 FORM(2)
 FORM(3)
 FORM(4)
