@@ -40,7 +40,7 @@ const DEFECTS: &[Defect] = &[
     ),
     defect(
         "sparse_attention_hopper",
-        ["index < b.kv_len;", "index <= b.kv_len;"],
+        ["index < kv_len;", "index <= kv_len;"],
         "sparse_attention/fail_closed",
     ),
     defect(
@@ -53,7 +53,13 @@ const DEFECTS: &[Defect] = &[
         ["!finite(sink[side])", "sink[side] != sink[side]"],
         "sparse_attention/fail_closed",
     ),
-    defect("sparse_attention_hopper", ["there ? logit : -F32_INF", "logit"], "sparse_attention/known"),
+    defect("sparse_attention_hopper", ["is ? logit : -F32_INF", "logit"], "sparse_attention/known"),
+    defect(
+        "sparse_attention_hopper",
+        ["invalid |= next[i]", "invalid |= false && next[i]"],
+        "sparse_attention/fail_closed",
+    ),
+    defect("sparse_attention_hopper", ["sum[side] += low + high;", "sum[side] += low;"], "sparse_attention"),
     defect(
         "sparse_attention_alone_hopper",
         ["index < b.kv_len;", "index <= b.kv_len;"],

@@ -16,6 +16,10 @@ static __device__ __forceinline__ u32 load_shared(u32 from) {
 static __device__ __forceinline__ void store_shared(u32 to, u32 word) {
     asm volatile("st.shared.b32 [%0], %1;" ::"r"(to), "r"(word) : "memory");
 }
+// Without a branch.
+static __device__ __forceinline__ void store_shared_if(bool where, u32 to, u32 word) {
+    asm volatile("{\n .reg .pred p;\n setp.ne.u32 p, %2, 0;\n @p st.shared.b32 [%0], %1;\n}\n" ::"r"(to), "r"(word), "r"((u32)where) : "memory");
+}
 static __device__ __forceinline__ void copy16(u32 to, const void* from, int bytes) {
     asm volatile("cp.async.cg.shared.global.L2::256B [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
 }
@@ -198,6 +202,7 @@ static __device__ __forceinline__ void multiply_turned(float (&d)[96], u64 a, u6
 
 // Computed here, and not again where it is used.
 static __device__ __forceinline__ void keep(u32& x) { asm volatile("" : "+r"(x)); }
+static __device__ __forceinline__ void keep(const char*& x) { asm volatile("" : "+l"(x)); }
 
 // Two values to bf16, to nearest even; `low` in the lower half.
 static __device__ __forceinline__ u32 narrow2(float low, float high) {

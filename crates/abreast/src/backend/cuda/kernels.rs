@@ -34,8 +34,11 @@ pub(super) const HOPPER: &[(&str, &str)] = &[
             include_str!("sparse_attention.cuh"),
             include_str!("sparse_attention_tile.cuh"),
             include_str!("sparse_attention_task.cuh"),
-            include_str!("sparse_attention_hopper.cuh"),
             include_str!("sparse_attention_again.cuh"),
+            include_str!("sparse_attention_hopper.cuh"),
+            include_str!("sparse_attention_hopper_load.cuh"),
+            include_str!("sparse_attention_hopper_score.cuh"),
+            include_str!("sparse_attention_hopper_sum.cuh"),
             include_str!("sparse_attention_hopper.cu")
         ),
     ),

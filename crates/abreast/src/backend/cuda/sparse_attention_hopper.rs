@@ -22,7 +22,7 @@ pub(super) struct Placement {
 const NARROW: usize = 128;
 /// Heads of a block and blocks that share them, from the fewest rows to the most; a last block alone takes any number.
 const WIDE_ROWS: &[(usize, usize)] = &[(32, 8), (64, 8), (64, 4), (64, 3), (64, 2), (64, 1)];
-const NARROW_ROWS: &[(usize, usize)] = &[(32, 4), (32, 2), (64, 2), (64, 1)];
+const NARROW_ROWS: &[(usize, usize)] = &[(32, 4), (64, 4), (64, 2), (64, 1)];
 /// Blocks of the largest cluster there is.
 const MOST_BLOCKS: usize = 16;
 
