@@ -4,6 +4,7 @@ use super::Cuda;
 use super::driver::Queue;
 use super::kernels::HOPPER;
 use super::nvrtc::{Nvrtc, Source};
+use super::sparse_attention_hopper::Placement;
 use crate::backend::gpu::defects::{Defect, defect};
 use crate::{Device, Method};
 use cudarc::driver::{LaunchConfig, PushKernelArg};
@@ -39,12 +40,12 @@ const DEFECTS: &[Defect] = &[
     ),
     defect(
         "sparse_attention_hopper",
-        ["index < b.kv_len;", "index <= b.kv_len;"],
+        ["index < kv_len;", "index <= kv_len;"],
         "sparse_attention/fail_closed",
     ),
     defect(
         "sparse_attention_hopper",
-        ["b.scale = t->scale;", "b.scale = t->rows > 8 ? t->scale * 1.0001f : t->scale;"],
+        ["scale = t->scale;", "scale = t->rows > 8 ? t->scale * 1.0001f : t->scale;"],
         "sparse_attention/law",
     ),
     defect(
@@ -52,7 +53,33 @@ const DEFECTS: &[Defect] = &[
         ["!finite(sink[side])", "sink[side] != sink[side]"],
         "sparse_attention/fail_closed",
     ),
-    defect("sparse_attention_hopper", ["there ? logit : -F32_INF", "logit"], "sparse_attention/known"),
+    defect("sparse_attention_hopper", ["is ? logit : -F32_INF", "logit"], "sparse_attention/known"),
+    defect(
+        "sparse_attention_hopper",
+        ["invalid |= next[i]", "invalid |= false && next[i]"],
+        "sparse_attention/fail_closed",
+    ),
+    defect("sparse_attention_hopper", ["sum[side] += low + high;", "sum[side] += low;"], "sparse_attention"),
+    defect(
+        "sparse_attention_alone_hopper",
+        ["index < b.kv_len;", "index <= b.kv_len;"],
+        "sparse_attention/fail_closed",
+    ),
+    defect(
+        "sparse_attention_alone_hopper",
+        ["!finite(sink[side])", "sink[side] != sink[side]"],
+        "sparse_attention/fail_closed",
+    ),
+    defect(
+        "sparse_attention_alone_hopper",
+        ["if (head < b.heads)", "if (head + 1 < b.heads)"],
+        "sparse_attention/known",
+    ),
+    defect(
+        "sparse_attention_alone_hopper",
+        ["suspects(b, suspect, h);", "cluster_release();"],
+        "sparse_attention/fail_closed",
+    ),
     defect(
         "index_scores",
         ["bad |= !finite(dot) || !finite(w);", "bad |= !finite(w);"],
@@ -124,6 +151,8 @@ fn is_noticed(defect: &Defect) -> bool {
     }
     // Files of every chip run where Hopper's own do not.
     kernels.chip.hopper = hopper;
+    // Its suite has few rows, which would take clusters.
+    kernels.chip.attention = (defect.stem == "sparse_attention_alone_hopper").then_some(Placement::ALONE);
     let method = if hopper { Method::Fast } else { Method::Reference };
     defect.in_method(method).is_noticed(&Device::from_backend(Arc::new(cuda)))
 }

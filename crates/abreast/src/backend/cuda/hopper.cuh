@@ -16,11 +16,19 @@ static __device__ __forceinline__ u32 load_shared(u32 from) {
 static __device__ __forceinline__ void store_shared(u32 to, u32 word) {
     asm volatile("st.shared.b32 [%0], %1;" ::"r"(to), "r"(word) : "memory");
 }
+// Without a branch.
+static __device__ __forceinline__ void store_shared_if(bool where, u32 to, u32 word) {
+    asm volatile("{\n .reg .pred p;\n setp.ne.u32 p, %2, 0;\n @p st.shared.b32 [%0], %1;\n}\n" ::"r"(to), "r"(word), "r"((u32)where) : "memory");
+}
 static __device__ __forceinline__ void copy16(u32 to, const void* from, int bytes) {
     asm volatile("cp.async.cg.shared.global.L2::256B [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
 }
 static __device__ __forceinline__ void copy16(u32 to, const void* from) {
     asm volatile("cp.async.cg.shared.global.L2::256B [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+}
+// The same for memory of which every line is asked for anyway: it brings no neighbours into the L2.
+static __device__ __forceinline__ void copy16_alone(u32 to, const void* from, int bytes) {
+    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
 }
 static __device__ __forceinline__ void copies_wait() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 
@@ -131,9 +139,10 @@ template <int LATER> static __device__ __forceinline__ void matrix_wait() {
 }
 
 // Operands in shared memory: rows of 128 (of 32) bytes, side by side, whose 16-byte pieces are swizzled: piece p of row r lies at p ^ r % 8
-// (at p ^ r / 4 % 2). `leading`: bytes from one such piece of 64 columns to the next, where a turned operand has several.
-static __device__ __forceinline__ u64 operand128(u32 address, u32 leading) {
-    return (u64)((address & 0x3ffff) >> 4) | (u64)(leading >> 4) << 16 | (u64)(1024 >> 4) << 32 | (u64)1 << 62;
+// (at p ^ r / 4 % 2). `leading`: bytes from one such piece of 64 columns to the next, where a turned operand has several. `eight`: from 8 rows to the
+// next 8.
+static __device__ __forceinline__ u64 operand128(u32 address, u32 leading, u32 eight = 1024) {
+    return (u64)((address & 0x3ffff) >> 4) | (u64)(leading >> 4) << 16 | (u64)(eight >> 4) << 32 | (u64)1 << 62;
 }
 static __device__ __forceinline__ u64 operand32(u32 address) {
     return (u64)((address & 0x3ffff) >> 4) | (u64)1 << 16 | (u64)(256 >> 4) << 32 | (u64)3 << 62;
@@ -144,14 +153,16 @@ static __device__ __forceinline__ u64 further(u32 bytes) { return bytes >> 4; }
 
 // Of registers by number: ten from t * 10 on, and lists from 0 on.
 #define TEN(t) "%" #t "0, %" #t "1, %" #t "2, %" #t "3, %" #t "4, %" #t "5, %" #t "6, %" #t "7, %" #t "8, %" #t "9"
-#define LIST24 TEN() ", " TEN(1) ", %20, %21, %22, %23"
+#define LIST16 TEN() ", %10, %11, %12, %13, %14, %15"
+#define LIST24 LIST16 ", %16, %17, %18, %19, %20, %21, %22, %23"
 #define LIST32 LIST24 ", %24, %25, %26, %27, %28, %29, %30, %31"
 #define LIST64 LIST32 ", %32, %33, %34, %35, %36, %37, %38, %39, " TEN(4) ", " TEN(5) ", %60, %61, %62, %63"
 #define LIST96 LIST64 ", %64, %65, %66, %67, %68, %69, " TEN(7) ", " TEN(8) ", %90, %91, %92, %93, %94, %95"
 #define D8(d, i)                                                                                                    \
     "+f"((d)[i]), "+f"((d)[i + 1]), "+f"((d)[i + 2]), "+f"((d)[i + 3]), "+f"((d)[i + 4]), "+f"((d)[i + 5]),         \
         "+f"((d)[i + 6]), "+f"((d)[i + 7])
-#define D24(d) D8(d, 0), D8(d, 8), D8(d, 16)
+#define D16(d) D8(d, 0), D8(d, 8)
+#define D24(d) D16(d), D8(d, 16)
 #define D32(d) D24(d), D8(d, 24)
 #define D64(d) D32(d), D8(d, 32), D8(d, 40), D8(d, 48), D8(d, 56)
 #define D96(d) D64(d), D8(d, 64), D8(d, 72), D8(d, 80), D8(d, 88)
@@ -165,6 +176,9 @@ static __device__ __forceinline__ void load_operand(u32* a, u32 from) {
                  : "memory");
 }
 // D += A B, where B's 16 values of a column lie side by side, as A's of a row; A from shared memory, or from registers.
+static __device__ __forceinline__ void multiply(float (&d)[16], u64 a, u64 b) {
+    asm volatile(MULTIPLY(32) "{" LIST16 "}, %16, %17, 1, 1, 1, 0, 0;" : D16(d) : "l"(a), "l"(b));
+}
 static __device__ __forceinline__ void multiply(float (&d)[24], u64 a, u64 b) {
     asm volatile(MULTIPLY(48) "{" LIST24 "}, %24, %25, 1, 1, 1, 0, 0;" : D24(d) : "l"(a), "l"(b));
 }
@@ -188,6 +202,7 @@ static __device__ __forceinline__ void multiply_turned(float (&d)[96], u64 a, u6
 
 // Computed here, and not again where it is used.
 static __device__ __forceinline__ void keep(u32& x) { asm volatile("" : "+r"(x)); }
+static __device__ __forceinline__ void keep(const char*& x) { asm volatile("" : "+l"(x)); }
 
 // Two values to bf16, to nearest even; `low` in the lower half.
 static __device__ __forceinline__ u32 narrow2(float low, float high) {

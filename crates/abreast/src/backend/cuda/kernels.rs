@@ -18,11 +18,27 @@ pub(super) const HOPPER: &[(&str, &str)] = &[
         concat!(include_str!("index_scores.cuh"), include_str!("index_scores_hopper.cu")),
     ),
     (
+        "sparse_attention_alone_hopper",
+        concat!(
+            include_str!("sparse_attention.cuh"),
+            include_str!("sparse_attention_tile.cuh"),
+            include_str!("sparse_attention_task.cuh"),
+            include_str!("sparse_attention_again.cuh"),
+            include_str!("sparse_attention_alone_hopper.cuh"),
+            include_str!("sparse_attention_alone_hopper.cu")
+        ),
+    ),
+    (
         "sparse_attention_hopper",
         concat!(
             include_str!("sparse_attention.cuh"),
-            include_str!("sparse_attention_hopper.cuh"),
+            include_str!("sparse_attention_tile.cuh"),
+            include_str!("sparse_attention_task.cuh"),
             include_str!("sparse_attention_again.cuh"),
+            include_str!("sparse_attention_hopper.cuh"),
+            include_str!("sparse_attention_hopper_load.cuh"),
+            include_str!("sparse_attention_hopper_score.cuh"),
+            include_str!("sparse_attention_hopper_sum.cuh"),
             include_str!("sparse_attention_hopper.cu")
         ),
     ),

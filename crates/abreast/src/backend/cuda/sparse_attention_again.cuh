@@ -99,3 +99,32 @@ static __device__ u32 look_again(const Table* t, const Row* row, const Flags* fl
     return faults;
 }
 
+// Tells every block of the row which of two heads are suspect: bits of `which`.
+static __device__ __forceinline__ void suspects(const Task& b, u32 which, const int (&h)[2]) {
+    for (int side = 0; side < 2; side++) {
+        const int head = b.head + h[side];
+        const u32 at = shared_address(&b.flags->suspect[head / 32]);
+        for (u32 i = 0; which >> side & 1 && i < cluster_blocks(); i++) or_there(in_block(at, i), 1u << head % 32);
+    }
+    cluster_release();
+}
+
+// The end of those who sum, when all have written and arrived: the first block looks again where something was suspect, and says how the row went.
+template <int THREADS, int FIRST = 128> static __device__ __forceinline__ void conclude(const Task& b, float* scratch) {
+    if (b.joined) {
+        cluster_wait();
+        if (b.suspicious()) {
+            cluster_release();
+            cluster_arrive();
+            cluster_wait();
+        }
+        if (cluster_rank() > 0) return;
+    } else {
+        sync_some<LOOK, THREADS>();
+    }
+    u32 faults = 0;
+    const int thread = threadIdx.x - FIRST;
+    if (b.suspicious()) faults = look_again<THREADS>(b.t, b.row, b.flags, thread, scratch);
+    if (thread == 0 && b.t->status) ((u32*)b.t->status)[b.row - b.t->row] = faults;
+}
+

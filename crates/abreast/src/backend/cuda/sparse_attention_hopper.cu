@@ -1,470 +1,56 @@
 // Fast sparse attention of 512 features in one launch. A cluster owns a row: C blocks for each of its groups of heads.
 //
 // What a block owns
-//   * every C-th tile of the row's slots: it gathers their cache rows whole, scores them (queries in registers, or in shared memory where it
-//     is alone) and sends the weights to the C blocks;
-//   * 512 / C of the features: it gathers these of the other tiles too, and sums tile after tile.
+//   * every C-th tile of the row's slots: it gathers their cache rows whole, scores them (queries in registers) and sends the weights to the C blocks;
+//   * 512 / C of the features: it gathers these of all tiles, and sums tile after tile.
 // Scores are split by slots and sums by features, so no partial output crosses blocks. Logits, a gathered copy of the cache and partial sums are
 // never materialised.
 //
-// The bits follow from the row's width alone, not from C or the groups. A head's weights in a tile are exp(logit - the tile's largest), in
-// bf16; what was summed before is brought to the new tile's unit first. The unit follows the tiles' largest logits, but down by 2^40 at most: a tile
-// further below counts as if it were there, which is nothing. The sink joins at the end.
+// The bits follow from the row's width alone, not from C or the groups: a block alone (sparse_attention_alone_hopper.cu) gives the same. A head's
+// weights in a tile are exp(logit - the tile's largest), in bf16; what was summed before is brought to the new tile's unit first. The unit follows the
+// tiles' largest logits, but down by 2^40 at most: a tile further below counts as if it were there, which is nothing. The sink joins at the end.
+//
+// Three rings: pieces of own tiles (loaded, scored), slices of all tiles (loaded, summed) and weights. A tile is `full` in a block when its slice and its
+// weights are there; sums wait for one another from tile to tile, so the warps that sum do nothing else: one warp keeps all heads' chains of units ahead of
+// them, leaves their factors and calls the tile `ready`. When it is `summed`, the warps that load slices reuse its slice and tell the block that sends
+// weights to this place next; that one sends when all C have told.
 //
 // Data checks ride on the logits. Where one of them, a sink or a result is not finite, the cluster's first block looks again when all have written.
 
-// ---- The warps that load: four bring own tiles, four others slices of the other tiles.
-//
-// What a stage says of its slots (`attended`) is written before attended_known and read before `full` of its weights, which those who sum wait
-// for before they arrive at tile_free: so it is free again, though those who score never arrive there themselves.
-
-// Eight lanes bring 128 bytes of a slot, a warp those of four slots at once. A lane has the slots at, at + 16, at + 32 of each tile: so it writes
-// all its 16 bytes at one place of the swizzle, and every further piece of 64 features is a constant away.
-template <int C> struct Loader {
-    static constexpr int SLOTS = TILE / STEP;
-    const Block<C>& b;
-    int at;          // the lane's first slot of a tile
-    u32 to;          // its place in a tile
-    const char* from;
-    bool invalid;
-
-    __device__ Loader(const Block<C>& b, int column) : b(b), at(lane() / 8 * 4 + warp() % 4), invalid(false) {
-        to = at * 128 + ((lane() ^ at) & 7) * 16;
-        from = b.kv + column * 2 + lane() % 8 * 16;
-    }
-    __device__ void read(int tile, int (&index)[SLOTS]) const {
-#pragma unroll
-        for (int i = 0; i < SLOTS; i++) {
-            const int slot = at + i * STEP, j = tile * b.slots + slot;
-            index[i] = slot < b.slots && j < b.width ? b.indices[j] : NO_INDEX;
-        }
-    }
-    __device__ bool good(int index) {
-        const bool there = index >= 0 && index < b.kv_len;
-        invalid |= index != NO_INDEX && !there;
-        return there;
-    }
-    // PIECES of 64 features of its slots, from `piece` on, to a tile or slice; absent slots become zeros.
-    template <int PIECES> __device__ void take(u32 place, int piece, const int (&index)[SLOTS]) {
-#pragma unroll
-        for (int i = 0; i < SLOTS; i++) {
-            if (i * STEP >= b.slots) continue;
-            const bool there = good(index[i]);
-            const char* source = from + (u64)(there ? index[i] : 0) * (DIM * 2) + piece * 128;
-#pragma unroll
-            for (int k = 0; k < PIECES; k++)
-                copy16(place + to + i * (STEP * 128) + (piece + k) * (TILE * 128), source + k * 128, there ? 16 : 0);
-        }
-    }
-};
-
-template <int C> static __device__ __forceinline__ bool load_tiles(const Block<C>& b) {
-    using F = Form<C>;
-    Loader<C> loader(b, 0);
-    int next[Loader<C>::SLOTS];
-    loader.read(b.rank, next);
-    for (int round = 0, tile = b.rank; tile < b.tiles; round++, tile += C) {
-        const int stage = round % F::TILES;
-        int index[Loader<C>::SLOTS];
-#pragma unroll
-        for (int i = 0; i < Loader<C>::SLOTS; i++) index[i] = next[i];
-        loader.read(tile + C, next);
-        if (round >= F::TILES) barrier_wait(b.tile_free(stage), (round / F::TILES - 1) & 1);
-#pragma unroll
-        for (int i = 0; i < Loader<C>::SLOTS; i++)
-            if (lane() % 8 == 0 && i * STEP < b.slots) b.attended(stage)[loader.at + i * STEP] = loader.good(index[i]);
-        __syncwarp();
-        if (lane() == 0) barrier_arrive(b.attended_known(stage));
-        loader.template take<4>(b.tile(stage), 0, index);
-        barrier_arrive_copied(b.tile_full(stage, 0));
-        loader.template take<4>(b.tile(stage), 4, index);
-        barrier_arrive_copied(b.tile_full(stage, 1));
-    }
-    return loader.invalid;
-}
-
-template <int C> static __device__ __forceinline__ bool load_slices(const Block<C>& b) {
-    using F = Form<C>;
-    constexpr int AHEAD = 4;  // slices whose indices are on their way
-    Loader<C> loader(b, b.first_column());
-    auto after = [&](int tile) { return tile + 1 + (tile % C == (b.rank + C - 1) % C); };  // the next that is not this block's
-    int later[AHEAD][Loader<C>::SLOTS], far = b.rank == 0;
-#pragma unroll
-    for (int i = 0; i < AHEAD; i++) {
-        loader.read(far, later[i]);
-        far = after(far);
-    }
-    barrier_wait(b.queries_taken(), 0);  // slices take the staged queries' place
-    int place = 0, lap = 0, turn = 0, slice = 0;
-#pragma unroll 1
-    for (int tile = 0; tile < b.tiles; tile++) {
-        if (lap > 0) barrier_wait(b.slice_free(place), (lap - 1) & 1);
-        if (turn == b.rank) {
-            barrier_arrive(b.full(place));
-        } else {
-            int index[Loader<C>::SLOTS];
-#pragma unroll
-            for (int i = 0; i < Loader<C>::SLOTS; i++) {
-                index[i] = later[0][i];
-#pragma unroll
-                for (int j = 1; j < AHEAD; j++) later[j - 1][i] = later[j][i];
-            }
-            loader.read(far, later[AHEAD - 1]);
-            far = after(far);
-            loader.template take<F::COLUMNS / 64>(b.slice(slice), 0, index);
-            barrier_arrive_copied(b.full(place));
-            if (++slice == F::SLICES) slice = 0;
-        }
-        if (++turn == C) turn = 0;
-        if (++place == F::WEIGHTS) place = 0, lap++;
-    }
-    return loader.invalid;
-}
-
 template <int C> static __device__ __forceinline__ void load(const Block<C>& b) {
-    using F = Form<C>;
-    const bool tiles = F::ALONE || threadIdx.x < BLOCK - 128;
-    const bool invalid = tiles ? load_tiles(b) : load_slices(b);
-    if (invalid) atomicOr(&b.flags()->invalid, 1);
-    __syncwarp();
-    arrive_some<1, F::LOADERS + F::SUMMERS>();
+    if (threadIdx.x < BLOCK - 128) {
+        load_tiles(b);
+        if (b.joined) cluster_wait();
+    } else {
+        if (threadIdx.x < BLOCK - WARP) load_slices(b);
+        else keep_chains(b);
+        __syncwarp();
+        arrive_some<1, 128 + SUMMERS>();
+    }
     copies_wait();
-    if (b.joined) cluster_wait();
     b.leave();
-}
-
-// ---- The warps that score.
-
-// Logits of a tile from dot products, -inf where a slot is absent; their largest, and NaN instead of 0 where one that is there is not finite.
-static __device__ __forceinline__ void screen(
-    float (&x)[TILE / 2], const unsigned char* attended, float scale, float (&largest)[2], float (&check)[2]) {
-    const u32* words = (const u32*)attended;
-    const bool all = __all_sync(FULL, lane() * 4 >= TILE || words[lane() * 4 < TILE ? lane() : 0] == 0x01010101u);
-    largest[0] = largest[1] = -F32_INF;
-    check[0] = check[1] = 0.0f;
-    if (all) {
-#pragma unroll
-        for (int i = 0; i < TILE / 2; i++) {
-            x[i] = __fmul_rn(x[i], scale);
-            check[i >> 1 & 1] = __fmaf_rn(x[i], 0.0f, check[i >> 1 & 1]);
-            largest[i >> 1 & 1] = fmaxf(largest[i >> 1 & 1], x[i]);
-        }
-    } else {
-#pragma unroll
-        for (int j = 0; j < TILE / 8; j++) {
-            const u32 both = *(const unsigned short*)(attended + j * 8 + (lane() & 3) * 2);
-#pragma unroll
-            for (int i = 0; i < 4; i++) {
-                const bool there = both >> (i & 1) * 8 & 1;
-                const float logit = __fmul_rn(x[4 * j + i], scale);
-                check[i >> 1] = __fmaf_rn(there ? logit : 0.0f, 0.0f, check[i >> 1]);
-                x[4 * j + i] = there ? logit : -F32_INF;
-                largest[i >> 1] = fmaxf(largest[i >> 1], x[4 * j + i]);
-            }
-        }
-    }
-#pragma unroll
-    for (int side = 0; side < 2; side++)
-#pragma unroll
-        for (int i = 1; i < 4; i *= 2) largest[side] = fmaxf(largest[side], __shfl_xor_sync(FULL, largest[side], i));
-}
-
-// A thread holds the heads h[0] and h[1] = h[0] + 8, and of every 8 columns two.
-template <int C> static __device__ __forceinline__ void score(const Block<C>& b) {
-    using F = Form<C>;
-    const int l = lane(), w = warp(), pair = l % 4 * 2, h[2] = {w * 16 + l / 4, w * 16 + l / 4 + 8};
-    u32 q[F::ALONE ? 4 : DIM / 4];
-    barrier_wait(b.queries_full(), 0);
-    if (F::ALONE) {
-        matrix_sees_shared();
-    } else {
-        const u32 from = b.shared + F::STAGED_AT + (w * 16 + l % 16) * F::QUERY_PITCH + l / 16 * 16;
-#pragma unroll
-        for (int k = 0; k < DIM / 16; k++) load_operand(q + 4 * k % (F::ALONE ? 4 : DIM / 4), from + k * 32);
-        __syncwarp();
-        if (l == 0) barrier_arrive(b.queries_taken());
-    }
-    if (b.joined) cluster_wait();  // every block runs and has its barriers
-    for (int round = 0, tile = b.rank; tile < b.tiles; round++, tile += C) {
-        const int stage = round % F::TILES, place = tile % F::WEIGHTS;
-        float x[TILE / 2] = {};
-        bool both = false;
-#pragma unroll
-        for (int half = 0; half < 2; half++) {
-            if (!both) {
-                barrier_wait(b.tile_full(stage, half), round / F::TILES & 1);
-                both = half == 0 && barrier_reached(b.tile_full(stage, 1), round / F::TILES & 1);
-                matrix_sees_shared();
-            }
-            if (half == 0) matrix_start();
-#pragma unroll
-            for (int k = half * 16; k < half * 16 + 16; k++) {
-                const u64 slots = operand128(b.tile(stage), 16) + further(k / 4 * (TILE * 128) + k % 4 * 32);
-                if (F::ALONE) multiply(x, operand128(b.shared, 16) + further(k / 4 * (GROUP * 128) + k % 4 * 32), slots);
-                else multiply(x, q + 4 * k % (F::ALONE ? 4 : DIM / 4), slots);
-            }
-            matrix_commit();
-        }
-        barrier_wait(b.attended_known(stage), round / F::TILES & 1);
-        matrix_wait<0>();
-        float largest[2], sum[2];
-        screen(x, b.attended(stage), b.scale, largest, sum);
-        if (tile >= F::WEIGHTS) barrier_wait(b.weight_free(place), (tile / F::WEIGHTS - 1) & 1);
-        if (w * 16 < b.group) {
-#pragma unroll
-            for (int side = 0; side < 2; side++) {
-                const float unit = largest[side] == -F32_INF ? 0.0f : largest[side];
-                const u32 at = b.weight(place) + h[side] * 32 + pair * 2;
-#pragma unroll
-                for (int j = 0; j < TILE / 8; j++) {
-                    const float low = exp2_fast((x[4 * j + 2 * side] - unit) * LOG2_E);
-                    const float high = exp2_fast((x[4 * j + 2 * side + 1] - unit) * LOG2_E);
-                    sum[side] += low + high;
-                    if (j * 8 < b.slots && h[side] < b.group)
-                        store_shared(at + j / 2 * (b.group * 32) + ((j ^ h[side] / 4) & 1) * 16, narrow2(low, high));
-                }
-#pragma unroll
-                for (int i = 1; i < 4; i *= 2) sum[side] += __shfl_xor_sync(FULL, sum[side], i);
-                const u32 facts = b.weight(place) + b.group * (b.slots * 2) + h[side] * 4;
-                if (l % 4 == 0 && h[side] < b.group) {
-                    store_shared(facts, __float_as_uint(largest[side]));
-                    store_shared(facts + b.group * 4, __float_as_uint(sum[side]));
-                }
-            }
-        }
-        matrix_sees_shared();
-        sync_some<3, 128>();
-        if (threadIdx.x == 0) barrier_arrive(b.full(place));
-        const int to = w + 4 * l;  // each warp sends to a quarter of the others
-        if (C > 1 && to < C && to != b.rank)
-            bulk_send(in_block(b.weight(place), b.first + to), b.weight(place), b.message(), in_block(b.full(place), b.first + to));
-        __syncwarp();
-    }
-    b.leave();
-}
-
-// ---- The warps that sum.
-
-// A head's sums so far are relative to exp(unit).
-struct Chain {
-    float unit, most, sum;
-};
-
-// A tile's largest logit and sum come next: what the sums so far are multiplied by.
-static __device__ __forceinline__ float advance(Chain& c, float largest, float sum) {
-    const bool none = largest == -F32_INF;
-    const float unit = fmaxf(largest, c.most - DROP), factor = none ? 1.0f : exp2_fast((c.unit - unit) * LOG2_E);
-    c.unit = none ? c.unit : unit;
-    c.most = fmaxf(c.most, c.unit);
-    c.sum = __fmaf_rn(c.sum, factor, sum);
-    return factor;
-}
-
-// A quad's 16 columns of two rows of bf16, as the matrix unit leaves them; one store of 16 bytes a lane, lanes 0 and 1 of the first row.
-static __device__ __forceinline__ void store_quad(bf16* first, const u32* v, bool here) {
-    int q = lane() & 3;
-    u32 x0 = __shfl_xor_sync(FULL, q & 1 ? v[0] : v[1], 1), x1 = __shfl_xor_sync(FULL, q & 1 ? v[2] : v[3], 1);
-    u32 a0 = q & 1 ? x0 : v[0], a1 = q & 1 ? v[1] : x0;
-    u32 b0 = q & 1 ? x1 : v[2], b1 = q & 1 ? v[3] : x1;
-    u32 y0 = __shfl_xor_sync(FULL, q & 2 ? a0 : b0, 2), y1 = __shfl_xor_sync(FULL, q & 2 ? a1 : b1, 2);
-    uint4 mine = q & 2 ? make_uint4(y0, y1, b0, b1) : make_uint4(a0, a1, y0, y1);
-    if (here) *(uint4*)(first + (q & 2 ? 8 * DIM : 0) + (q & 1) * 8) = mine;
-}
-
-template <int C> static __device__ __forceinline__ void sum(const Block<C>& b) {
-    using F = Form<C>;
-    const int l = lane(), part = warp() / 4 - 1, w = warp() % 4, h[2] = {w * 16 + l / 4, w * 16 + l / 4 + 8};
-    const int column = F::ALONE ? part * F::COLUMNS : b.first_column();
-    const bool busy = w * 16 < b.group;
-    // Products of 256 columns do not fit the registers.
-    constexpr int PARTS = F::COLUMNS > 192 ? 2 : 1, EACH = F::COLUMNS / PARTS;
-    float o[PARTS][EACH / 2] = {};
-    Chain chain[2] = {{-F32_INF, -F32_INF, 0.0f}, {-F32_INF, -F32_INF, 0.0f}};
-    float factor[2] = {1.0f, 1.0f};
-    float sink[2];
-    for (int side = 0; side < 2; side++) sink[side] = b.sinks && h[side] < b.heads ? b.sinks[h[side]] : -F32_MAX;
-    if (b.joined) cluster_wait();  // every block runs and has its barriers
-    // Where a tile's largest logits and sums of the two heads lie, in the ring's first place; rows without a head look at another's.
-    u32 facts[2][2];
-#pragma unroll
-    for (int side = 0; side < 2; side++) {
-        facts[side][0] = b.weight(0) + b.group * (b.slots * 2) + (h[side] & (b.group - 1)) * 4;
-        facts[side][1] = facts[side][0] + b.group * 4;
-        keep(facts[side][0]);
-        keep(facts[side][1]);
-    }
-    // What the sums of the tile in this place begin with; an own tile was scored here, so the matrix unit has seen it.
-    auto look = [&](int place) {
-        if (C > 1 && place % C != b.rank) matrix_sees_shared();
-        if (!busy) return;
-        float fact[2][2];
-#pragma unroll
-        for (int i = 0; i < 4; i++) fact[i / 2][i % 2] = __uint_as_float(load_shared(facts[i / 2][i % 2] + place * F::WEIGHT_BYTES));
-#pragma unroll
-        for (int side = 0; side < 2; side++) factor[side] = advance(chain[side], fact[side][0], fact[side][1]);
-    };
-    // Lower halves of operands in the rings' first places, and a step of weights; the upper halves are constants.
-    const u32 weights = (u32)operand32(b.weight(0)), slices = (u32)operand128(b.slice(0), TILE * 128), weight_step = b.group * 2;
-    const u32 own_tiles = (u32)operand128(b.tile(0) + column / 64 * (TILE * 128), TILE * 128), message = b.message();
-    constexpr u64 WEIGHTS_UPPER = (u64)(256 >> 4 | 3u << 30) << 32, VALUES_UPPER = (u64)(1024 >> 4 | 1u << 30) << 32;
-    int stage = 0, tile = 0;
-    u32 lap = 0;
-    if (b.tiles > 0) {
-        barrier_wait(b.full(0), 0);
-        look(0);
-    }
-#pragma unroll 1
-    for (; tile < b.tiles; lap ^= 1) {
-        // Once round the ring: a place, whose tile it has and where its slice lies are constants.
-#pragma unroll
-        for (int place = 0; place < F::WEIGHTS; place++) {
-            if (tile >= b.tiles) break;
-            const int from = place % C;
-            const bool own = C == 1 || from == b.rank;
-            const u32 values = own ? own_tiles + stage * (F::TILE_BYTES >> 4)
-                                   : slices + (place / C * (C - 1) + from) * (F::SLICE_BYTES >> 4) - (from > b.rank ? F::SLICE_BYTES >> 4 : 0);
-            if (busy) {
-#pragma unroll
-                for (int i = 0; i < F::COLUMNS / 2; i++) o[i / (EACH / 2)][i % (EACH / 2)] *= factor[i >> 1 & 1];
-            }
-            auto step = [&](int k) {
-#pragma unroll
-                for (int i = 0; i < PARTS; i++)
-                    multiply_turned(
-                        o[i], WEIGHTS_UPPER | (weights + place * (F::WEIGHT_BYTES >> 4) + k * weight_step),
-                        VALUES_UPPER | (values + (k * (STEP * 128) + i * (EACH / 64) * (TILE * 128) >> 4)));
-            };
-            matrix_start();
-            if (b.slots == TILE) {  // a group each, without a branch in it
-#pragma unroll
-                for (int k = 0; k < TILE / STEP; k++) step(k);
-                matrix_commit();
-            } else {
-                step(0);
-                step(1);
-                matrix_commit();
-            }
-            // Under these products, what the next ones begin with, if it is there: nobody waits while he holds what others may wait for.
-            const int next = (place + 1) % F::WEIGHTS;
-            const u32 parity = next ? lap : lap ^ 1;
-            const bool more = tile + 1 < b.tiles, there = more && barrier_reached(b.full(next), parity);
-            if (there) look(next);
-            matrix_wait<0>();
-            const bool again = tile + F::WEIGHTS < b.tiles;  // weights come to this place once more
-            if (C > 1 && again && !own && threadIdx.x == 128) barrier_expect(b.full(place), message);
-            if (l == 0) {
-                if (own) barrier_arrive(b.tile_free(stage));
-                if (again && F::ALONE) barrier_arrive(b.weight_free(place));
-                if (again && !F::ALONE) {
-                    barrier_arrive(b.slice_free(place));
-                    barrier_arrive_there(in_block(b.weight_free(place), b.first + from));
-                }
-            }
-            __syncwarp();
-            if (own && ++stage == F::TILES) stage = 0;
-            if (more && !there) {
-                barrier_wait(b.full(next), parity);
-                look(next);
-            }
-            tile++;
-        }
-    }
-    sync_some<1, F::LOADERS + F::SUMMERS>();  // loaders have seen every index
-    float inverse[2];
-    u32 check = 0, suspect = 0, words[F::COLUMNS / 4];
-#pragma unroll
-    for (int side = 0; side < 2; side++) {
-        const Chain& c = chain[side];
-        const bool here = h[side] < b.heads, empty = c.unit == -F32_INF;
-        inverse[side] = empty ? 0.0f : 1.0f / (c.sum + exp2_fast((sink[side] - c.unit) * LOG2_E));
-        if (here && (c.sum != c.sum || (!empty && !finite(sink[side])))) suspect |= 1 << side;
-    }
-#pragma unroll
-    for (int side = 0; side < 2; side++) {
-        check = 0;
-#pragma unroll
-        for (int i = 0; i < F::COLUMNS / 8; i++) {
-            const float* v = o[i * 4 / (EACH / 2)] + i * 4 % (EACH / 2) + 2 * side;
-            const int word = i / 2 * 4 + side * 2 + i % 2;
-            words[word] = narrow2(v[0] * inverse[side], v[1] * inverse[side]);
-            check2(check, words[word]);
-        }
-        if (h[side] < b.heads && check & 0x7fff7fff) suspect |= 1 << side;
-    }
-    if (suspect) {
-        for (int side = 0; side < 2; side++) {
-            const int head = b.head + h[side];
-            const u32 at = b.shared + F::FLAGS_AT + head / 32 * 4;
-            for (u32 i = 0; suspect >> side & 1 && i < cluster_blocks(); i++) or_there(in_block(at, i), 1u << head % 32);
-        }
-        cluster_release();
-    }
-    __syncwarp();
-    if (b.joined) cluster_arrive();
-    bf16* out = b.out + h[0] * DIM + column;
-    const bool here = (l & 2 ? h[1] : h[0]) < b.heads;
-    // The last of three blocks has 64 columns in common with the one before.
-    const int skip = C == 3 && b.rank == 2 ? 4 : 0;
-    if (busy) {
-#pragma unroll
-        for (int i = 0; i < F::COLUMNS / 16; i++) store_quad(out + i * 16, words + 4 * i, here && i >= skip);
-    }
-    if (b.joined) {
-        cluster_wait();
-        if (b.suspicious()) {
-            cluster_release();
-            cluster_arrive();
-            cluster_wait();
-        }
-        if (cluster_rank() > 0) return;
-    } else {
-        sync_some<LOOK, F::SUMMERS>();
-    }
-    u32 faults = 0;
-    const int thread = threadIdx.x - 128;
-    if (b.suspicious()) faults = look_again<F::SUMMERS>(b.t, b.row, b.flags(), thread, (float*)(memory + F::TILES_AT));
-    if (thread == 0 && b.t->status) ((u32*)b.t->status)[b.row - b.t->row] = faults;
 }
 
 template <int C> static __device__ __forceinline__ void attend(const Table* t, u32 blocks_x) {
     using F = Form<C>;
-    const Row* row = &t->row[BLOCK_Y];
-    Block<C> b = {t, row};
-    b.joined = blocks_x > 1;
-    b.shared = shared_address(memory);
-    b.width = row->width;
-    b.slots = slots_of(b.width);
-    b.tiles = (b.width + b.slots - 1) / b.slots;
-    b.rank = BLOCK_X % C;
-    b.first = BLOCK_X - b.rank;
-    b.group = t->group;
-    b.head = b.first / C * b.group;
-    b.heads = min(b.group, t->heads - b.head);
-    b.indices = (const int*)row->indices;
-    b.kv = (const char*)row->kv;
-    b.kv_len = row->kv_len;
-    b.queries = (const char*)t->q + (row->query * t->heads + b.head) * (u64)(DIM * 2);
-    b.out = (bf16*)t->out + (row->out * t->heads + b.head) * (u64)DIM;
-    b.sinks = t->sinks ? (const float*)t->sinks + b.head : nullptr;
-    b.scale = t->scale;
-    const bool active = row->active;
+    const Block<C> b(t, blocks_x);
+    const bool active = b.row->active;
     if (active) start(b);
     dependents_may_start();
     __syncthreads();
     if (active && b.joined) cluster_arrive();
     wait_for_predecessors();
     if (!active) return;
-    if (threadIdx.x < BLOCK - F::LOADERS) {  // who would only wait brings the queries
+    if (threadIdx.x < 256) {  // who would only wait brings the queries
 #pragma unroll 4
-        for (int i = warp(); i < 2 * b.heads; i += (BLOCK - F::LOADERS) / WARP) {
+        for (int i = warp(); i < 2 * b.heads; i += 8) {
             const int h = i / 2, c = i % 2 * WARP + lane();
-            const int swizzled = c / 8 * (GROUP * 128) + h * 128 + ((c ^ h) & 7) * 16, staged = F::STAGED_AT + h * F::QUERY_PITCH + c * 16;
-            copy16(b.shared + (F::ALONE ? swizzled : staged), b.queries + h * (DIM * 2) + c * 16, 16);
+            copy16(b.shared + h * F::QUERY_PITCH + c * 16, b.queries + h * (DIM * 2) + c * 16, 16);
         }
         barrier_arrive_copied(b.queries_full());
     }
     const int who = __shfl_sync(FULL, threadIdx.x / 128, 0);
-    if (who > F::SUMMERS / 128) {
+    if (who > 1) {
         set_registers<REGISTERS, F::LOAD_REGISTERS>();
         load(b);
     } else if (who == 0) {
@@ -480,7 +66,6 @@ template <int C> static __device__ __forceinline__ void attend(const Table* t, u
     extern "C" __global__ void __launch_bounds__(BLOCK, 1) attention_##C(const Table* t, char* scratch, u32 blocks_x) {     \
         attend<C>(t, blocks_x);                                                                                            \
     }
-FORM(1)
 FORM(2)
 FORM(3)
 FORM(4)

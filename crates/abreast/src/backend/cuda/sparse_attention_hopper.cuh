@@ -1,130 +1,110 @@
-// What a block of Hopper's sparse attention has: see sparse_attention_hopper.cu.
+// What a block of Hopper's sparse attention in clusters has: see sparse_attention_hopper.cu.
 
-#define DIM HEAD_DIM
-
-// What the blocks of a row found out, in each block's shared memory.
-struct Flags {
-    u32 suspect[MAX_HEADS / 32];  // a bit a head
-    int invalid;
-};
-
-#define GROUP 64  // heads of a block at most: the rows of a matrix
-#define TILE 48   // slots of a tile at most
-#define STEP 16   // slots of one product
-#define LOG2_E EXP_LOG2_E
-#define DROP 27.725887f  // 40 ln 2
+#define PIECE 128        // features of a piece of an own tile
 #define REGISTERS 128    // of a thread at first
-#define BLOCK 512        // threads: 4 warps that score, then those that sum, then those that load
+#define BLOCK 512        // threads: 4 warps that score, 4 that sum, 4 that load tiles, 3 that load slices, one that keeps the chains
+#define SUMMERS 128
+#define SLICERS 3        // warps that load slices
 
-// Slots of a tile, by the row's width alone.
-static __device__ __forceinline__ int slots_of(int width) { return width <= 128 ? 32 : TILE; }
-
-// How C blocks share a row, and a block's shared memory: rings of whole tiles, of the other tiles' features, and of weights.
+// How C blocks share a row, and a block's shared memory: rings of pieces of own tiles, of all tiles' slices, and of weights.
 template <int C> struct Form {
-    static constexpr bool ALONE = C == 1;
-    static constexpr int LOADERS = ALONE ? 128 : 256, SUMMERS = ALONE ? 256 : 128;
-    static constexpr int COLUMNS = C <= 2 ? 256 : C == 3 ? 192 : DIM / C;  // of 4 warps that sum; three blocks overlap
-    static constexpr int LOAD_REGISTERS = ALONE ? 56 : C == 3 ? 72 : 64;
-    static constexpr int SCORE_REGISTERS = ALONE ? 120 : C == 2 ? 208 : 216;
-    static constexpr int SUM_REGISTERS = C == 2 ? 176 : C == 3 ? 152 : 168;
-    static_assert(LOADERS * LOAD_REGISTERS + 128 * SCORE_REGISTERS + SUMMERS * SUM_REGISTERS <= 65536, "registers");
+    static constexpr int COLUMNS = C == 2 ? 256 : C == 3 ? 192 : DIM / C;  // that a block sums; three blocks overlap
+    static constexpr int LOAD_REGISTERS = C == 2 ? 56 : 64, SCORE_REGISTERS = 208, SUM_REGISTERS = C == 2 ? 192 : 176;
+    static_assert(256 * LOAD_REGISTERS + 128 * SCORE_REGISTERS + SUMMERS * SUM_REGISTERS <= 65536, "registers");
 
-    // A tile: 8 pieces of 64 features, rows of 128 bytes. A slice: COLUMNS features of one. A weight: steps of 32 bytes a head, then maxima and sums.
-    static constexpr int TILE_BYTES = TILE * DIM * 2, SLICE_BYTES = TILE * COLUMNS * 2, WEIGHT_BYTES = GROUP * (TILE * 2 + 8);
-    // A place in the ring of weights has one sender.
-    static constexpr int WEIGHTS = ALONE ? 2 : C == 2 ? 4 : C == 3 ? 6 : 8;
-    static constexpr int QUERY_BYTES = ALONE ? GROUP * DIM * 2 : 0;
-    // The ring of slices goes with that of weights, but for the block's own tiles. Queries on their way to registers lie where slices will
-    // be: rows of 1,040 bytes, so that no two of 8 rows share a bank.
-    static constexpr int SLICES = WEIGHTS / C * (C - 1), QUERY_PITCH = DIM * 2 + 16, STAGED_BYTES = ALONE ? 0 : GROUP * QUERY_PITCH;
-    static constexpr int SLICES_BYTES = SLICES * SLICE_BYTES > STAGED_BYTES ? SLICES * SLICE_BYTES : STAGED_BYTES;
-    static constexpr int ROOM = HOPPER_SHARED - 768 - QUERY_BYTES - WEIGHTS * WEIGHT_BYTES - SLICES_BYTES, TILES = ROOM / TILE_BYTES;
-    static_assert(TILES > 0 && WEIGHTS % C == 0 && WEIGHTS > 1, "room");
-
-    static constexpr int TILES_AT = QUERY_BYTES, SLICES_AT = TILES_AT + TILES * TILE_BYTES, STAGED_AT = SLICES_AT;
-    static constexpr int WEIGHTS_AT = SLICES_AT + SLICES_BYTES, BARRIERS_AT = WEIGHTS_AT + WEIGHTS * WEIGHT_BYTES;
-    static constexpr int ATTENDED_AT = BARRIERS_AT + 8 * (4 * TILES + 3 * WEIGHTS + 2);
-    static constexpr int FLAGS_AT = (ATTENDED_AT + TILES * TILE + 7) / 8 * 8, BYTES = FLAGS_AT + sizeof(Flags);
-    static_assert(BYTES <= HOPPER_SHARED, "room");
+    // Rows of 128 bytes. Slices lie first; then pieces, as many as there is room for; then weights, whose size goes with the heads of a block.
+    static constexpr int PIECE_BYTES = TILE * PIECE * 2, SLICE_BYTES = TILE * COLUMNS * 2;
+    static constexpr int SLICES = C == 8 ? 11 : C == 4 ? 6 : 4;
+    // Two rounds of weights, so that a sender is a round ahead of those who sum: a place has one sender.
+    static constexpr int WEIGHTS = 2 * C, PIECES = 8;
+    // Queries on their way to registers lie where slices will be: rows of 1,040 bytes, so that no two of 8 rows share a bank.
+    static constexpr int QUERY_PITCH = DIM * 2 + 16;
+    static_assert(SLICES <= WEIGHTS && SLICES * SLICE_BYTES >= GROUP * QUERY_PITCH, "room");
+    static constexpr int PIECES_AT = SLICES * SLICE_BYTES, BARRIERS_AT = HOPPER_SHARED - 1280;
+    static constexpr int MASKS_AT = BARRIERS_AT + 8 * (2 * PIECES + 4 * WEIGHTS + 6), INVERSES_AT = MASKS_AT + 2 * 4 * 8, FLAGS_AT = INVERSES_AT + GROUP * 4;
+    static_assert(FLAGS_AT + sizeof(Flags) <= HOPPER_SHARED, "room");
 };
 
-extern __shared__ __align__(1024) unsigned char memory[];
+// Bytes of a tile's weights in a block: steps of 32 bytes a head, largest logits and sums; then, not sent, factors.
+static constexpr __device__ int weight_pitch(int group) { return (group * (TILE * 2 + 12) + 255) / 256 * 256; }
+template <int C> static constexpr __device__ int pieces_for(int group) {
+    const int room = Form<C>::BARRIERS_AT - Form<C>::PIECES_AT - Form<C>::WEIGHTS * weight_pitch(group), pieces = room / Form<C>::PIECE_BYTES;
+    return pieces < Form<C>::PIECES ? pieces : Form<C>::PIECES;
+}
+static_assert(pieces_for<8>(GROUP) * PIECE >= DIM && pieces_for<4>(GROUP) == 8 && pieces_for<3>(GROUP) == 8 && pieces_for<2>(GROUP) == 8, "room");
 
 // What a block knows.
-template <int C> struct Block {
+template <int C> struct Block : Task {
     using F = Form<C>;
-    const Table* t;
-    const Row* row;
-    // Copied from the table while launches before this may still run.
-    const int* indices;
-    const char *kv, *queries;  // queries of its heads
-    bf16* out;                 // of its heads
-    const float* sinks;        // of its heads, or null
-    float scale;
-    i64 kv_len;
-    u32 shared;
-    int width, slots, tiles;
-    int rank, first;      // among the C; the cluster's rank of the C's first
-    int head, heads, group;
-    bool joined;          // the cluster has other blocks
+    int rank, first;    // among the C; the cluster's rank of the C's first
+    int pieces, pitch;  // places of the ring of pieces; bytes of a place of the ring of weights
+    u32 weights;        // where that begins
+
+    __device__ Block(const Table* t, u32 blocks_x) : Task(t, blocks_x, BLOCK_X / C, (Flags*)(memory + F::FLAGS_AT)) {
+        rank = BLOCK_X % C;
+        first = BLOCK_X - rank;
+        pitch = weight_pitch(group);
+        pieces = pieces_for<C>(group);
+        weights = shared + F::PIECES_AT + pieces * F::PIECE_BYTES;
+    }
 
     // Barriers.
     __device__ u32 barrier(int i) const { return shared + F::BARRIERS_AT + 8 * i; }
-    __device__ u32 tile_full(int stage, int half) const { return barrier(2 * stage + half); }
-    __device__ u32 tile_free(int stage) const { return barrier(2 * F::TILES + stage); }
-    __device__ u32 attended_known(int stage) const { return barrier(3 * F::TILES + stage); }
-    __device__ u32 full(int i) const { return barrier(4 * F::TILES + i); }  // a tile's weights, and its slice if it is another's
-    __device__ u32 slice_free(int i) const { return barrier(4 * F::TILES + F::WEIGHTS + i); }
-    __device__ u32 weight_free(int i) const { return barrier(4 * F::TILES + 2 * F::WEIGHTS + i); }  // in the sender, of all
-    __device__ u32 queries_full() const { return barrier(4 * F::TILES + 3 * F::WEIGHTS); }
-    __device__ u32 queries_taken() const { return barrier(4 * F::TILES + 3 * F::WEIGHTS + 1); }
+    __device__ u32 piece_full(int i) const { return barrier(i); }  // of the first tile, which is scored as it comes
+    __device__ u32 piece_free(int i) const { return barrier(F::PIECES + i); }
+    __device__ u32 full(int i) const { return barrier(2 * F::PIECES + i); }                    // a tile's weights and slice are here
+    __device__ u32 ready(int i) const { return barrier(2 * F::PIECES + F::WEIGHTS + i); }      // its factors too
+    __device__ u32 summed(int i) const { return barrier(2 * F::PIECES + 2 * F::WEIGHTS + i); }
+    __device__ u32 weight_free(int i) const { return barrier(2 * F::PIECES + 3 * F::WEIGHTS + i); }  // in the sender: summed by all
+    __device__ u32 queries_full() const { return barrier(2 * F::PIECES + 4 * F::WEIGHTS); }
+    __device__ u32 queries_taken() const { return barrier(2 * F::PIECES + 4 * F::WEIGHTS + 1); }
+    __device__ u32 tile_full(int i) const { return barrier(2 * F::PIECES + 4 * F::WEIGHTS + 4 + i); }  // of the others
+    __device__ u32 masks_known(int i) const { return barrier(2 * F::PIECES + 4 * F::WEIGHTS + 2 + i); }
 
-    __device__ u32 tile(int stage) const { return shared + F::TILES_AT + stage * F::TILE_BYTES; }
-    __device__ u32 slice(int i) const { return shared + F::SLICES_AT + i * F::SLICE_BYTES; }
-    __device__ u32 weight(int i) const { return shared + F::WEIGHTS_AT + i * F::WEIGHT_BYTES; }
-    __device__ unsigned char* attended(int stage) const { return memory + F::ATTENDED_AT + stage * TILE; }
-    __device__ Flags* flags() const { return (Flags*)(memory + F::FLAGS_AT); }
+    __device__ u32 piece(int i) const { return shared + F::PIECES_AT + i * F::PIECE_BYTES; }
+    __device__ u32 slice(int i) const { return shared + i * F::SLICE_BYTES; }
+    __device__ u32 weight(int i) const { return weights + i * pitch; }
+    __device__ u32 facts(int i) const { return weight(i) + group * (slots * 2); }  // largest logits, then sums
+    __device__ u32 factors(int i) const { return weight(i) + group * (TILE * 2 + 8); }
+    // Which slots of an own tile are attended, a bit each: the four warps' that load it.
+    __device__ u64* masks(int i) const { return (u64*)(memory + F::MASKS_AT) + i * 4; }
+    __device__ float* inverses() const { return (float*)(memory + F::INVERSES_AT); }
     __device__ u32 message() const { return group * (slots * 2 + 8); }  // bytes of a tile's weights
-    __device__ int first_column() const { return F::ALONE ? 0 : min(rank * F::COLUMNS, DIM - F::COLUMNS); }
-
-    __device__ bool suspicious() const {
-        const volatile Flags* f = flags();
-        u32 any = f->invalid;
-        for (int i = 0; i < MAX_HEADS / 32; i++) any |= f->suspect[i];
-        return any;
+    __device__ int first_column() const { return min(rank * F::COLUMNS, DIM - F::COLUMNS); }
+    // The cache row of a slot of a tile, if it is attended and in bounds.
+    __device__ int index(int tile, int slot) const {
+        const int j = tile * slots + slot;
+        return slot < slots && j < width ? indices[j] : NO_INDEX;
     }
-    // What warps that do not sum do at the end: no block leaves while others reach into its memory.
-    __device__ void leave() const {
-        if (!joined) return;
-        cluster_arrive();
-        cluster_wait();
-        if (!suspicious()) return;
-        cluster_arrive();
-        cluster_wait();
-    }
+    __device__ bool there(int index) const { return index >= 0 && index < kv_len; }
 };
 
-// Barriers with their counts, no flag set, no slot attended.
+// Barriers with their counts, no flag set.
 template <int C> static __device__ __forceinline__ void start(const Block<C>& b) {
     using F = Form<C>;
-    if (threadIdx.x == 0) {
-        *b.flags() = {};
-        for (int i = 0; i < F::TILES; i++) {
-            barrier_init(b.tile_full(i, 0), 128);
-            barrier_init(b.tile_full(i, 1), 128);
-            barrier_init(b.tile_free(i), F::SUMMERS / WARP);
-            barrier_init(b.attended_known(i), 4);
-        }
-        for (int i = 0; i < F::WEIGHTS; i++) {
-            barrier_init(b.full(i), F::ALONE ? 1 : 1 + 128);
-            barrier_init(b.slice_free(i), F::SUMMERS / WARP);
-            barrier_init(b.weight_free(i), C * F::SUMMERS / WARP);
-        }
-        barrier_init(b.queries_full(), BLOCK - F::LOADERS);
-        barrier_init(b.queries_taken(), 4);
-        barriers_ready();
-        for (int i = 0; i < F::WEIGHTS; i++)
-            if (i < b.tiles && i % C != b.rank) barrier_expect(b.full(i), b.message());
+    const int i = threadIdx.x;
+    if (i == 0) *b.flags = {};
+    if (i < F::PIECES) {
+        barrier_init(b.piece_full(i), 128);
+        barrier_init(b.piece_free(i), 128);
     }
-    for (int i = threadIdx.x; i < F::TILES * TILE; i += BLOCK) b.attended(0)[i] = 0;
+    if (i < F::WEIGHTS) {
+        // Who loads the slice; who scored the tile, or expects its weights.
+        barrier_init(b.full(i), WARP + (i % C == b.rank ? 128 : 1));
+        barrier_init(b.ready(i), WARP);
+        barrier_init(b.summed(i), SUMMERS);
+        barrier_init(b.weight_free(i), C);
+    }
+    if (i == 0) {
+        barrier_init(b.queries_full(), 256);
+        barrier_init(b.queries_taken(), 128);
+    }
+    if (i < 2) {
+        barrier_init(b.tile_full(i), 128);
+        barrier_init(b.masks_known(i), 4);
+    }
+    if (i >= WARP) return;
+    barriers_ready();
+    __syncwarp();
+    if (i < F::WEIGHTS && i < b.tiles && i % C != b.rank) barrier_expect(b.full(i), b.message());
 }

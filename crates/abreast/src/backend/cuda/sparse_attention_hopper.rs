@@ -1,11 +1,13 @@
-//! Fast sparse attention on Hopper: one launch of `sparse_attention_hopper.cu`, and where its blocks run.
+//! Fast sparse attention on Hopper: one launch of `sparse_attention_hopper.cu`, or of `sparse_attention_alone_hopper.cu` for many rows.
 
 use super::target::{Chip, HOPPER_SHARED};
 use crate::backend::gpu::plan::Launch;
 use crate::backend::gpu::sparse_attention::Extent;
 
-/// A warpgroup that scores, and those that sum and load.
+/// Threads of a block of a cluster: a warpgroup that scores, and those that sum and load.
 const THREADS: u32 = 512;
+/// Of a block alone: one more that scores.
+const THREADS_ALONE: u32 = 640;
 
 /// How the work of a row is spread; its bits are the same in each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,11 +22,15 @@ pub(super) struct Placement {
 const NARROW: usize = 128;
 /// Heads of a block and blocks that share them, from the fewest rows to the most; a last block alone takes any number.
 const WIDE_ROWS: &[(usize, usize)] = &[(32, 8), (64, 8), (64, 4), (64, 3), (64, 2), (64, 1)];
-const NARROW_ROWS: &[(usize, usize)] = &[(32, 4), (32, 2), (64, 2), (64, 1)];
+const NARROW_ROWS: &[(usize, usize)] = &[(32, 4), (64, 4), (64, 2), (64, 1)];
 /// Blocks of the largest cluster there is.
 const MOST_BLOCKS: usize = 16;
 
 impl Placement {
+    /// A block for all heads.
+    #[cfg(test)]
+    pub(super) const ALONE: Placement = Placement { group: 64, blocks: 1 };
+
     /// The first whose clusters all run at once, else the last.
     pub(super) fn of(extent: Extent, chip: Chip) -> Placement {
         #[cfg(test)]
@@ -55,18 +61,18 @@ impl Placement {
 
     /// The launch for a table of this extent.
     pub(super) fn launch(self, table: usize, Extent { rows, heads, .. }: Extent) -> Launch {
-        let name = match self.blocks {
-            1 => "attention_1",
-            2 => "attention_2",
-            3 => "attention_3",
-            4 => "attention_4",
-            _ => "attention_8",
+        let (stem, name, threads) = match self.blocks {
+            1 => ("sparse_attention_alone_hopper", "attention_alone", THREADS_ALONE),
+            2 => ("sparse_attention_hopper", "attention_2", THREADS),
+            3 => ("sparse_attention_hopper", "attention_3", THREADS),
+            4 => ("sparse_attention_hopper", "attention_4", THREADS),
+            _ => ("sparse_attention_hopper", "attention_8", THREADS),
         };
         let cluster = self.cluster(heads) as u32;
         Launch {
-            kernel: ("sparse_attention_hopper", name),
+            kernel: (stem, name),
             grid: [cluster, rows as u32],
-            threads: THREADS,
+            threads,
             shared: HOPPER_SHARED as u32,
             table,
             cluster,
