@@ -35,6 +35,8 @@ for name in test-abreast test-cuda test-cuda_process test-offsets abreast; do
     [ -x "$pack/$name" ] || { echo "$name was not built" >&2; exit 1; }
 done
 
+cp data/peers/h200.csv "$pack/peers.csv"
+
 if [ "${1-}" = --sanitizer ]; then
     python3 -m venv target/sanitizer
     target/sanitizer/bin/pip install --quiet --disable-pip-version-check --no-cache-dir --target "$pack/sanitizer" \
@@ -46,6 +48,8 @@ cat >"$pack/run.sh" <<'RUN'
 #!/usr/bin/env bash
 #     run.sh              every test that needs a GPU, and the program's own checks
 #     run.sh sanitize     compute-sanitizer's four tools, on a few cases
+#     run.sh bench        every operation's figures: a report each, a page and a table; OUT, PEERS and BENCH_SECONDS say where they go, what
+#                         they are held against and about how long each takes
 #     run.sh sanitize_all the whole suite under them; TOOLS, METHOD and JOBS say which tools, which method and how many at once, KEEP where
 #                         the logs are kept
 # Ends with 0 where everything ran and nothing was found: what skips itself counts as a failure.
@@ -80,6 +84,29 @@ everything() {
     for method in reference fast; do
         stage 0 ./abreast verify --backend cuda --method $method
         stage 0 ./abreast replay --backend cuda --method $method
+    done
+}
+
+figures() {
+    local to=$1
+    shift
+    ./abreast bench --backend cuda --seconds "${BENCH_SECONDS-0.01}" --json "$@" >"$to"
+}
+
+# A report for each method and operation: what is measured stays if a later one fails.
+bench() {
+    local out=${OUT-bench} peers=${PEERS-peers.csv} op method
+    mkdir -p "$out"
+    for op in sparse_attention index_scores select_keys top_k compress gather_rows step; do
+        for method in fast reference; do
+            case $op-$method in top_k-reference | compress-reference | gather_rows-reference | step-reference) continue ;; esac
+            stage 0 figures "$out/$method-$op.json" --method $method --op "$op " --peers "$peers"
+        done
+    done
+    for method in fast reference; do
+        stage 0 ./abreast report "$out/$method"-*.json --peers "$peers" -o "$out/$method.html"
+        stage 0 ./abreast report "$out/$method"-*.json --peers "$peers" --markdown
+        cp "$log" "$out/$method.md"
     done
 }
 
@@ -141,8 +168,8 @@ sanitize_all() {
 }
 
 case ${1-everything} in
-everything | sanitize | sanitize_all) "${1-everything}" ;;
-*) echo "usage: run.sh [sanitize | sanitize_all]" >&2; exit 2 ;;
+everything | bench | sanitize | sanitize_all) "${1-everything}" ;;
+*) echo "usage: run.sh [bench | sanitize | sanitize_all]" >&2; exit 2 ;;
 esac
 echo "$failures stages failed"
 [ "$failures" = 0 ]

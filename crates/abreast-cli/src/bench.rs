@@ -4,7 +4,6 @@ mod cases;
 mod ceiling;
 mod gpu;
 mod inputs;
-mod joint;
 mod loops;
 mod machine;
 mod measure;

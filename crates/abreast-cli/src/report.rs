@@ -1,15 +1,18 @@
-//! `abreast report`: reports of `abreast bench --json` as one HTML page, with plots of time against rows.
+//! `abreast report`: reports of `abreast bench --json` as one HTML page, with plots of time against rows, or as a table.
 
+mod markdown;
 mod page;
 mod plot;
 
 use crate::bench::past::{Figure, Past};
 use crate::{CommandResult, Outcome};
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Reports of `abreast bench --json`; the first is ours in the tables
+    /// Reports of `abreast bench --json`; the first is ours in the tables, with those that have other figures of the same device and
+    /// method
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
     /// Figures of peers, such as data/peers/h200.csv
@@ -18,16 +21,42 @@ pub(crate) struct Args {
     /// Where the page goes
     #[arg(short, long, value_name = "FILE", default_value = "report.html")]
     output: PathBuf,
+    /// Print a Markdown table instead
+    #[arg(long, conflicts_with = "output")]
+    markdown: bool,
 }
 
 pub(crate) fn run(args: Args) -> CommandResult {
     let reports = args.files.iter().map(|path| Ok((label(path), Past::read(path)?)));
-    let reports = reports.collect::<Result<Vec<_>, String>>()?;
+    let reports = joined(reports.collect::<Result<Vec<_>, String>>()?);
     let peers = args.peers.as_deref().map(Past::read).transpose()?;
+    if args.markdown {
+        return crate::print(&markdown::render(&reports, peers.as_ref())).map(|()| Outcome::Good);
+    }
     let page = page::render(&reports, peers.as_ref())?;
     let named = |e: std::io::Error| format!("{}: {e}", args.output.display());
     std::fs::write(&args.output, page).map_err(named)?;
     Ok(Outcome::Good)
+}
+
+/// The parts of a run: reports of one device, method and version that have no figure in common are one, and go by the method.
+fn joined(reports: Vec<(String, Past)>) -> Vec<(String, Past)> {
+    let mut whole: Vec<(String, Past)> = vec![];
+    for (label, report) in reports {
+        let key = |f: &Figure| (f.op.clone(), f.shape.clone(), f.rows);
+        let apart = |past: &Past| {
+            let known: BTreeSet<_> = past.results.iter().map(key).collect();
+            !report.results.iter().any(|f| known.contains(&key(f)))
+        };
+        match whole.iter_mut().find(|(_, past)| past.is_of_the_run_of(&report) && apart(past)) {
+            Some((label, past)) => {
+                *label = past.method.as_deref().unwrap_or("ours").to_owned();
+                past.results.extend(report.results);
+            }
+            None => whole.push((label, report)),
+        }
+    }
+    whole
 }
 
 /// A report goes by its file's name.

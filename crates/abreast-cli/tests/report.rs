@@ -114,3 +114,30 @@ fn bad_input_is_one_line_and_status_2() {
     }
     assert!(!page.exists());
 }
+
+/// One operation a file, as a run in parts leaves them: a line a shape, and what the peer does faster is bold.
+#[test]
+fn a_table_has_a_line_for_every_shape_of_a_run() {
+    let whole = figures("x");
+    let part = |name: &str, op: &str| {
+        let mut report: serde_json::Value = serde_json::from_str(&whole).unwrap();
+        report["results"].as_array_mut().unwrap().retain(|figure| figure["op"] == op);
+        file(name, &report.to_string())
+    };
+    let (first, second) = (part("report-a.json", "top_k"), part("report-b.json", "gather_rows"));
+    let peers = file("report-markdown.csv", PEERS);
+    let output = Command::new(env!("CARGO_BIN_EXE_abreast"))
+        .args(["report", "--markdown"])
+        .args([&first, &second, Path::new("--peers"), &peers])
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let text = String::from_utf8(output.stdout).unwrap();
+    let lines: Vec<&str> = text.lines().skip(2).collect();
+    let wanted = [
+        "| top_k | n 2048 random | 1 / 8 | 0.50 / 0.50 | 2.50 / 3.00 | 1.50 / 3.50 | 2.00 / **4.00** | 0.80 / 1.33 | 1.33 / 1.14 | 4.00 / 8.00 | 1.80 / 3.60 |",
+        "| top_k | n 16384 random | 8 | 0.50 |  |  | 5.00 |  |  | 10 | 4.50 |",
+        "| gather_rows | n 512 | 1 | 0.50 |  |  | 0.70 |  |  | 1.40 | 0.63 |",
+    ];
+    assert_eq!(lines, wanted);
+}

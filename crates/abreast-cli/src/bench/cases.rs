@@ -1,7 +1,7 @@
 //! What is measured: operations and shapes.
 
 use super::ceiling::Traffic;
-use super::joint::{self, JointStep};
+use super::inputs::WIDTH;
 use abreast::{
     Compress, GatherRows, IndexScores, Limits, Op, SelectKeys, SparseAttention, StateLayout, TopK, dims,
 };
@@ -11,22 +11,28 @@ use abreast::{
 pub(super) enum Case {
     SparseAttention {
         width: usize,
+        heads: usize,
     },
     IndexScores {
         keys: usize,
+        heads: usize,
     },
     SelectKeys {
         keys: usize,
     },
     TopK {
         n: usize,
-        scores: Scores,
+        scores: Spread,
     },
     Compress {
         ratio: usize,
         d: usize,
         layout: StateLayout,
         block: bool,
+    },
+    /// The compressors of a layer: a token of each, the last of a block.
+    CompressPair {
+        layout: StateLayout,
     },
     GatherRows {
         n: usize,
@@ -39,7 +45,7 @@ pub(super) enum Case {
 
 /// How the scores of a selection lie.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) enum Scores {
+pub(super) enum Spread {
     Random,
     Equal,
     Ascending,
@@ -51,6 +57,8 @@ pub(super) enum Scores {
 
 const CPU_ROWS: [usize; 6] = [1, 2, 4, 8, 16, 32];
 const GPU_ROWS: [usize; 4] = [1, 8, 32, 128];
+/// Of the width that every layer with an indexer has.
+const MORE_GPU_ROWS: [usize; 8] = [1, 2, 4, 8, 16, 32, 64, 128];
 
 pub(super) const HEADS: usize = 64;
 /// Tokens per index key.
@@ -58,22 +66,32 @@ pub(super) const KEY_RATIO: u32 = 4;
 pub(super) const K: usize = 512;
 /// A cache has this many times the rows that a query selects.
 pub(super) const CACHE: usize = 4;
+/// Tokens of a block and features of the compressors that a joint step has.
+pub(super) const PAIR: [(usize, usize); 2] = [(RATIO, dims::HEAD_DIM), (RATIO, dims::INDEX_DIM)];
+const RATIO: usize = KEY_RATIO as usize;
+const COMPRESSORS: [(usize, usize); 3] = [(4, 128), (4, 512), (128, 512)];
+const KEYS: [usize; 4] = [2048, 16_384, 65_536, 262_144];
 
 impl Case {
     /// The cases of a run, in the order of the table.
     pub(super) fn all() -> Vec<Case> {
         let mut all = vec![];
-        all.extend([128, 640, 2176].map(|width| Case::SparseAttention { width }));
-        all.extend([2048, 16_384, 65_536, 262_144].map(|keys| Case::IndexScores { keys }));
+        all.extend([128, 640, 2176].map(|width| Case::SparseAttention { width, heads: HEADS }));
+        all.extend([8, 32, 128].map(|heads| Case::SparseAttention { width: WIDTH, heads }));
+        all.extend(
+            [HEADS, 32].into_iter().flat_map(|heads| KEYS.map(|keys| Case::IndexScores { keys, heads })),
+        );
         all.push(Case::SelectKeys { keys: 16_384 });
-        all.extend([2048, 16_384, 65_536, 262_144].map(|n| Case::TopK { n, scores: Scores::Random }));
-        let hard = [Scores::Equal, Scores::Ascending, Scores::Five, Scores::Border];
+        all.extend(KEYS.map(|n| Case::TopK { n, scores: Spread::Random }));
+        let hard = [Spread::Equal, Spread::Ascending, Spread::Five, Spread::Border];
         all.extend(hard.map(|scores| Case::TopK { n: 65_536, scores }));
-        for (ratio, d) in [(4, 128), (4, 512), (128, 512)] {
-            for layout in [StateLayout::Shifted, StateLayout::Ring] {
+        let layouts = [StateLayout::Shifted, StateLayout::Ring];
+        for (ratio, d) in COMPRESSORS {
+            for layout in layouts {
                 all.extend([false, true].map(|block| Case::Compress { ratio, d, layout, block }));
             }
         }
+        all.extend(layouts.map(|layout| Case::CompressPair { layout }));
         all.extend([512, 65_536].map(|n| Case::GatherRows { n }));
         all.extend([4096, 65_536, 1 << 20].map(|tokens| Case::Step { tokens }));
         all
@@ -85,7 +103,7 @@ impl Case {
             Case::IndexScores { .. } => IndexScores::NAME,
             Case::SelectKeys { .. } => SelectKeys::NAME,
             Case::TopK { .. } => TopK::NAME,
-            Case::Compress { .. } => Compress::NAME,
+            Case::Compress { .. } | Case::CompressPair { .. } => Compress::NAME,
             Case::GatherRows { .. } => GatherRows::NAME,
             Case::Step { .. } => "step",
         }
@@ -93,14 +111,17 @@ impl Case {
 
     /// Names the shape, in reports for good.
     pub(super) fn shape(&self) -> String {
+        let other = |heads| if heads == HEADS { String::new() } else { format!(" heads {heads}") };
         match self {
-            Case::SparseAttention { width } => format!("width {width}"),
-            Case::IndexScores { keys } | Case::SelectKeys { keys } => format!("keys {keys}"),
+            Case::SparseAttention { width, heads } => format!("width {width}{}", other(*heads)),
+            Case::IndexScores { keys, heads } => format!("keys {keys}{}", other(*heads)),
+            Case::SelectKeys { keys } => format!("keys {keys}"),
             Case::TopK { n, scores } => format!("n {n} {scores:?}").to_lowercase(),
             Case::Compress { ratio, d, layout, block } => {
                 let token = if *block { "block" } else { "token" };
                 format!("ratio {ratio} d {d} {layout:?} {token}").to_lowercase()
             }
+            Case::CompressPair { layout } => format!("ratio 4 d 512 and 128 {layout:?} block").to_lowercase(),
             Case::GatherRows { n } => format!("n {n}"),
             Case::Step { tokens } => format!("tokens {tokens}"),
         }
@@ -109,13 +130,13 @@ impl Case {
     /// The numbers of rows of a run that nobody asked for others, fewer for the largest shapes, so that it ends soon.
     pub(super) fn rows(&self, gpu: bool) -> Vec<usize> {
         let (all, most): (&[usize], usize) = match (gpu, self) {
-            (_, Case::IndexScores { keys: 262_144.. }) => (if gpu { &GPU_ROWS } else { &CPU_ROWS }, 8),
+            (true, Case::SparseAttention { width: WIDTH, heads: HEADS }) => (&MORE_GPU_ROWS, usize::MAX),
             (true, Case::IndexScores { .. } | Case::SelectKeys { .. } | Case::TopK { .. }) => (&GPU_ROWS, 32),
             (true, _) => (&GPU_ROWS, usize::MAX),
-            (_, Case::SparseAttention { width: 2176.. } | Case::IndexScores { keys: 65_536.. }) => {
+            (_, Case::SparseAttention { width: 2176.., .. } | Case::IndexScores { keys: 65_536.., .. }) => {
                 (&CPU_ROWS, 8)
             }
-            (_, Case::IndexScores { keys: 16_384.. } | Case::SelectKeys { keys: 16_384.. }) => {
+            (_, Case::IndexScores { keys: 16_384.., .. } | Case::SelectKeys { keys: 16_384.. }) => {
                 (&CPU_ROWS, 16)
             }
             (_, Case::Step { tokens }) => (&CPU_ROWS, if *tokens > 4096 { 2 } else { 8 }),
@@ -127,29 +148,41 @@ impl Case {
     /// What a step needs for calls of so many rows.
     pub(super) fn limits(&self, rows: usize) -> Limits {
         let (width, keys) = match *self {
-            Case::SparseAttention { width } => (width, 0),
-            Case::IndexScores { keys } | Case::SelectKeys { keys } | Case::TopK { n: keys, .. } => (0, keys),
-            Case::Compress { .. } | Case::GatherRows { .. } => (0, 0),
-            Case::Step { tokens } => (joint::WIDTH, tokens / KEY_RATIO as usize),
+            Case::SparseAttention { width, .. } => (width, 0),
+            Case::IndexScores { keys, .. } | Case::SelectKeys { keys } | Case::TopK { n: keys, .. } => {
+                (0, keys)
+            }
+            Case::Compress { .. } | Case::CompressPair { .. } | Case::GatherRows { .. } => (0, 0),
+            Case::Step { tokens } => (WIDTH, tokens / RATIO),
         };
         Limits { rows, width, keys }
     }
 
-    /// About the bytes that one request holds.
+    /// About the bytes that one request holds alone.
     pub(super) fn request_bytes(&self) -> usize {
-        match self {
-            Case::SparseAttention { width } => 2 * dims::HEAD_DIM * (CACHE * width + 2 * HEADS),
-            Case::IndexScores { keys } | Case::SelectKeys { keys } => 2 * dims::INDEX_DIM * (keys + HEADS),
+        let attention = |slots: usize, heads: usize| 2 * dims::HEAD_DIM * (slots + 2 * heads);
+        let indexer = |keys: usize, heads: usize| 2 * dims::INDEX_DIM * (keys + heads);
+        let compressor = |(ratio, d): (usize, usize)| 8 * dims::coff(ratio) * d * (dims::window(ratio) + 1);
+        let pair = PAIR.into_iter().map(compressor).sum::<usize>();
+        match *self {
+            Case::SparseAttention { width, heads } => attention(CACHE * width, heads),
+            Case::IndexScores { keys, heads } => indexer(keys, heads) + 4 * keys,
+            Case::SelectKeys { keys } => indexer(keys, HEADS),
             Case::TopK { n, .. } => 4 * n,
-            Case::Compress { ratio, d, .. } => 8 * dims::coff(*ratio) * d * (dims::window(*ratio) + 1),
+            Case::Compress { ratio, d, .. } => compressor((ratio, d)),
+            Case::CompressPair { .. } => pair,
             Case::GatherRows { n } => 8 * n,
-            Case::Step { tokens } => JointStep::request_bytes(*tokens),
+            // Caches of so many tokens are shared.
+            Case::Step { tokens } => attention(0, HEADS) + indexer(tokens / RATIO, HEADS) + pair,
         }
     }
 
     /// The most memory for the requests of a measurement.
     pub(super) fn most_bytes(&self) -> usize {
-        if let Case::Step { .. } = self { 20 << 30 } else { 2 << 30 }
+        match self {
+            Case::Step { .. } | Case::IndexScores { keys: 262_144.., .. } => 20 << 30,
+            _ => 3 << 30,
+        }
     }
 
     /// Whether the method may be the device's matrix unit's.
@@ -160,7 +193,7 @@ impl Case {
 
     pub(super) fn traffic(&self) -> Traffic {
         match self {
-            Case::GatherRows { .. } | Case::Compress { .. } => Traffic::Copy,
+            Case::GatherRows { .. } | Case::Compress { .. } | Case::CompressPair { .. } => Traffic::Copy,
             _ => Traffic::Read,
         }
     }

@@ -145,6 +145,15 @@ impl Past {
             .checked()
     }
 
+    /// Whether device, method and version are the same.
+    pub(crate) fn is_of_the_run_of(&self, other: &Past) -> bool {
+        let setting = |past: &'_ Past| {
+            let m = &past.machine;
+            (m.gpu.as_ref().map(|gpu| gpu.name.clone()), m.cpu.clone(), m.threads, m.version.clone())
+        };
+        setting(self) == setting(other) && self.method == other.method
+    }
+
     fn checked(self) -> Result<Past, String> {
         let past = self;
         let good = |us: f64| us.is_normal() && us > 0.0;

@@ -43,7 +43,7 @@ pub(super) fn render(report: &Report) -> String {
 /// What the columns of a GPU's table mean.
 const ON_GPU: &str = "
 Times are the device's, of one call in replays of a step of many. Median: inputs are cold, calls touch at least 3 times the
-second-level cache before they come back; * less than that, since a step has at most 512 calls and takes 50 ms, and inputs hold about 1 GiB.
+second-level cache before they come back; * less than that, since a step has at most 512 calls and takes 20 ms, and inputs hold a few GiB.
 Warm: all calls have the same inputs. Host: until a plain call returns / until the replay of a step of that call does.
 Floor: the least bytes at the rate of copies, or the least operations at the rate above.
 ";

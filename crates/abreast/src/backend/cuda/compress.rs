@@ -32,14 +32,12 @@ struct Row {
     pad: [i32; 2],
 }
 
-/// Threads of a block, as in the kernels.
-const OVERLAPPED_THREADS: usize = 512;
-const PLAIN_THREADS: usize = 512;
-/// Two tiles, one pooled and one on its way: scores and values of 128 slots, 32 features.
-const TILES: usize = 2 * 2 * 128 * PARTIALS * size_of::<f32>();
-/// Blocks that fill a GPU, and the most of one row.
-const BLOCKS: usize = 256;
-const MOST_PARTS: usize = 16;
+/// Threads of a block, as in the kernels; of overlapped blocks at most.
+const OVERLAPPED_THREADS: usize = 256;
+const PLAIN_THREADS: usize = 9 * PARTIALS;
+/// Slots of a piece of a window: scores and values of 32 features.
+const CHUNK: usize = 128;
+const PIECE: usize = 2 * CHUNK * PARTIALS * size_of::<f32>();
 
 pub(super) fn plan(mut op: Checked<Compress<'_, '_>>, target: Target) -> Plan {
     let (rows, [_, d]) = (target.room.rows(op.rows.len()), op.out.shape());
@@ -71,26 +69,40 @@ pub(super) fn plan(mut op: Checked<Compress<'_, '_>>, target: Target) -> Plan {
     });
     let mut plan = Plan::default();
     let table = plan.push(&(), (listed, Row::zeroed(), rows));
+    let parts = if target.chip.hopper { parts(rows, overlapped) } else { 1 };
+    let threads = (d / parts).next_multiple_of(PARTIALS).min(OVERLAPPED_THREADS);
     let shared = 2 * d * size_of::<f32>();
-    let (grid, entry) = ([1, rows as u32], size_of::<Row>());
-    let launch = Launch { grid, table, entry, overlaps: true, ..Launch::PLAIN };
-    plan.launch(if overlapped {
-        let kernel = if op.layout == StateLayout::Ring { "compress_ring" } else { "compress_shifted" };
-        let threads = d.min(OVERLAPPED_THREADS) as u32;
-        Launch { kernel: ("compress", kernel), threads, shared: shared as u32, ..launch }
-    } else {
-        // Such a row is more than one multiprocessor should bring, where there are few.
-        let parts = if target.chip.hopper { parts(d, rows) } else { 1 };
-        let shared = (shared + TILES) as u32;
-        let threads = PLAIN_THREADS as u32;
-        let grid = [parts, rows as u32];
-        Launch { kernel: ("compress", "compress_plain"), grid, threads, shared, cluster: parts, ..launch }
+    let (kernel, threads, shared) = match (overlapped, op.layout) {
+        (true, StateLayout::Ring) => ("compress_ring", threads, shared),
+        (true, StateLayout::Shifted) => ("compress_shifted", threads, shared),
+        (false, _) => {
+            let pieces = (d / PARTIALS).div_ceil(parts) * (ratio as usize).div_ceil(CHUNK);
+            let kept = pieces.min(if target.chip.hopper { 3 } else { 2 });
+            ("compress_plain", PLAIN_THREADS, shared + kept * PIECE)
+        }
+    };
+    plan.launch(Launch {
+        kernel: ("compress", kernel),
+        grid: [parts as u32, rows as u32],
+        threads: threads as u32,
+        shared: shared as u32,
+        table,
+        entry: size_of::<Row>(),
+        cluster: parts as u32,
+        overlaps: true,
     });
     plan
 }
 
-/// Every part has as many features as a warp at least.
-fn parts(d: usize, rows: usize) -> u32 {
-    let parts = (BLOCKS / rows.max(1)).clamp(1, MOST_PARTS).min(d / PARTIALS) as u32;
-    1 << parts.ilog2()
+/// How many blocks share a row, so that more than one multiprocessor brings and weighs it where there are few. Compressors of one ratio
+/// have as many, whatever their sizes: they may be one launch. Measured on an H200.
+fn parts(rows: usize, overlapped: bool) -> usize {
+    match (overlapped, rows) {
+        (true, ..=32) => 4,
+        (true, _) => 2,
+        (false, ..=16) => 16,
+        (false, ..=32) => 8,
+        (false, ..=64) => 4,
+        (false, _) => 2,
+    }
 }

@@ -126,9 +126,11 @@ const DEFECTS: &[Defect] = &[
         ["if (!IN_RING) {\n            moved", "if (false) {\n            moved"],
         "compress/runs",
     ),
-    defect("compress", ["IN_RING && now.position < ratio", "false"], "compress/runs"),
-    defect("compress", ["mine && chunk + own + 1 == ratio", "mine && chunk + own == ratio"], "compress/law"),
-    defect("compress", ["place : place - rows) * d;", "place : 0) * d;"], "compress/runs"),
+    defect("compress", ["IN_RING && now.position < OVERLAP", "false"], "compress/runs"),
+    defect("compress", ["last = (row.ratio - 1) % CHUNK", "last = row.ratio % CHUNK"], "compress/law"),
+    defect("compress", ["place = oldest + at.chunk + slot;", "place = at.chunk + slot;"], "compress/runs"),
+    // The largest score of a warp's slots alone.
+    defect("compress", ["w < WEIGHERS; w++", "w < 1; w++"], "compress/law"),
     defect("convert_state", ["old < 0 ? -F32_INF", "old < 0 ? 0.0f"], "convert_state/law"),
     defect("gather_rows", ["< units) to[", "+ 1 < units) to["], "gather_rows/law"),
 ];

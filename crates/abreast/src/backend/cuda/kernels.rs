@@ -57,7 +57,15 @@ pub(super) const HOPPER: &[(&str, &str)] = &[
 
 /// Kernel files of every chip, by their stems.
 pub(super) const SOURCES: [(&str, &str); 6] = [
-    ("compress", include_str!("compress.cu")),
+    (
+        "compress",
+        concat!(
+            include_str!("compress.cuh"),
+            include_str!("compress_overlapped.cuh"),
+            include_str!("compress_plain.cuh"),
+            include_str!("compress.cu")
+        ),
+    ),
     ("convert_state", include_str!("convert_state.cu")),
     ("gather_rows", include_str!("gather_rows.cu")),
     ("index_scores", concat!(include_str!("index_scores.cuh"), include_str!("index_scores.cu"))),
