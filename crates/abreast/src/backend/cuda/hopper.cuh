@@ -182,6 +182,9 @@ static __device__ __forceinline__ void multiply(float (&d)[16], u64 a, u64 b) {
 static __device__ __forceinline__ void multiply(float (&d)[24], u64 a, u64 b) {
     asm volatile(MULTIPLY(48) "{" LIST24 "}, %24, %25, 1, 1, 1, 0, 0;" : D24(d) : "l"(a), "l"(b));
 }
+static __device__ __forceinline__ void multiply(float (&d)[32], u64 a, u64 b) {
+    asm volatile(MULTIPLY(64) "{" LIST32 "}, %32, %33, 1, 1, 1, 0, 0;" : D32(d) : "l"(a), "l"(b));
+}
 static __device__ __forceinline__ void multiply(float (&d)[24], const u32* a, u64 b) {
     asm volatile(MULTIPLY(48) "{" LIST24 "}, {%24, %25, %26, %27}, %28, 1, 1, 1, 0;"
                  : D24(d)

@@ -163,17 +163,6 @@ static __device__ __forceinline__ void keep_status(Table* t, Ring* ring) {
     if (parts > 0) close();
 }
 
-// sum[64 keys][heads] += keys[64][16] * queries[heads][16]
-static __device__ __forceinline__ void multiply(float (&sum)[32], u64 keys, u64 queries) {
-    asm volatile(MULTIPLY(64) "{" LIST32 "}, %32, %33, 1, 1, 1, 0, 0;" : D32(sum) : "l"(keys), "l"(queries));
-}
-
-static __device__ __forceinline__ void multiply(float (&sum)[16], u64 keys, u64 queries) {
-    asm volatile(MULTIPLY(32) "{" TEN() ", %10, %11, %12, %13, %14, %15}, %16, %17, 1, 1, 1, 0, 0;"
-                 : D8(sum, 0), D8(sum, 8)
-                 : "l"(keys), "l"(queries));
-}
-
 // Where the 16 features of a step start in an operand of so many rows.
 static __device__ __forceinline__ u64 step(int s, int rows) { return further(s / 4 * rows * HALF_BYTES + s % 4 * 32); }
 
