@@ -24,6 +24,7 @@ use past::Past;
 use report::{Record, Report};
 use std::path::PathBuf;
 use std::time::Duration;
+pub(crate) use table::significant;
 use target::Target;
 
 #[derive(clap::Args)]

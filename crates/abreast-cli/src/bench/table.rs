@@ -146,7 +146,8 @@ fn time(us: f64) -> String {
     if us < 1000.0 { format!("{} µs", significant(us)) } else { format!("{} ms", significant(us / 1000.0)) }
 }
 
-fn significant(x: f64) -> String {
+/// Three digits.
+pub(crate) fn significant(x: f64) -> String {
     let digits = match x {
         _ if x < 10.0 => 2,
         _ if x < 100.0 => 1,

@@ -2,6 +2,7 @@
 
 use super::{Chart, Kind, charts};
 use crate::bench::past::Past;
+use crate::bench::significant;
 use std::fmt::Write;
 
 /// Figures that differ by less are not told apart.
@@ -49,16 +50,6 @@ fn line(chart: &Chart<'_>) -> Vec<String> {
         over(Kind::Floor),
         times(Kind::Warm),
     ]
-}
-
-/// Three digits.
-fn significant(us: f64) -> String {
-    let digits = match us {
-        _ if us < 10.0 => 2,
-        _ if us < 100.0 => 1,
-        _ => 0,
-    };
-    format!("{us:.digits$}")
 }
 
 fn ratio(x: f64) -> String {

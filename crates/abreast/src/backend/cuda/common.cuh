@@ -66,3 +66,20 @@ static __device__ __forceinline__ void dependents_may_start() {
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
 }
+
+// This block within its cluster, and the cluster's blocks: one where the chip has no clusters.
+static __device__ __forceinline__ u32 cluster_rank() {
+    u32 rank = 0;
+#if __CUDA_ARCH__ >= 900
+    asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+#endif
+    return rank;
+}
+
+static __device__ __forceinline__ u32 cluster_blocks() {
+    u32 blocks = 1;
+#if __CUDA_ARCH__ >= 900
+    asm("mov.u32 %0, %%cluster_nctarank;" : "=r"(blocks));
+#endif
+    return blocks;
+}

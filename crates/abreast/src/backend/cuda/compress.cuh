@@ -86,25 +86,8 @@ static __device__ __forceinline__ float pooled(float numerator, float denominato
     return widen(nearest(__fdiv_rn(numerator, denominator)));
 }
 
-static __device__ __forceinline__ u32 part() {
-#if __CUDA_ARCH__ >= 900
-    u32 rank;
-    asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
-    return rank;
-#else
-    return 0;
-#endif
-}
-
-static __device__ __forceinline__ u32 parts() {
-#if __CUDA_ARCH__ >= 900
-    u32 count;
-    asm("mov.u32 %0, %%cluster_nctarank;" : "=r"(count));
-    return count;
-#else
-    return 1;
-#endif
-}
+static __device__ __forceinline__ u32 part() { return cluster_rank(); }
+static __device__ __forceinline__ u32 parts() { return cluster_blocks(); }
 
 // Where the parts of a row meet. Each sends what it pools into the first one's shared memory and need not wait for anybody; a
 // transaction barrier there is passed when all features have come. A row of one part has neither.

@@ -62,7 +62,7 @@ const DEFECTS: &[Defect] = &[
     defect("sparse_attention_hopper", ["sum[side] += low + high;", "sum[side] += low;"], "sparse_attention"),
     defect(
         "sparse_attention_alone_hopper",
-        ["index < b.kv_len;", "index <= b.kv_len;"],
+        ["index < kv_len;", "index <= kv_len;"],
         "sparse_attention/fail_closed",
     ),
     defect(

@@ -90,12 +90,6 @@ template <int ID, int COUNT> static __device__ __forceinline__ bool any_of_some(
 
 // ---- Clusters.
 
-// This block within its cluster.
-static __device__ __forceinline__ u32 cluster_rank() {
-    u32 rank;
-    asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
-    return rank;
-}
 // Orders execution alone; memory too after cluster_release.
 static __device__ __forceinline__ void cluster_arrive() {
     asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
@@ -115,11 +109,6 @@ static __device__ __forceinline__ u32 in_block(u32 address, u32 rank) {
 }
 static __device__ __forceinline__ void or_there(u32 address, u32 bits) {
     asm volatile("red.relaxed.cluster.shared::cluster.or.b32 [%0], %1;" ::"r"(address), "r"(bits) : "memory");
-}
-static __device__ __forceinline__ u32 cluster_blocks() {
-    u32 blocks;
-    asm volatile("mov.u32 %0, %%cluster_nctarank;" : "=r"(blocks));
-    return blocks;
 }
 // A bulk copy from this block to another, whose barrier counts it: a multiple of 16 bytes.
 static __device__ __forceinline__ void bulk_send(u32 to, u32 from, u32 bytes, u32 barrier) {

@@ -36,7 +36,7 @@ struct Loader {
         }
     }
     __device__ bool good(int index) {
-        const bool there = index >= 0 && index < b.kv_len;
+        const bool there = b.there(index);
         invalid |= index != NO_INDEX && !there;
         return there;
     }

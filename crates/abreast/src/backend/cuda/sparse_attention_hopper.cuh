@@ -71,12 +71,11 @@ template <int C> struct Block : Task {
     __device__ float* inverses() const { return (float*)(memory + F::INVERSES_AT); }
     __device__ u32 message() const { return group * (slots * 2 + 8); }  // bytes of a tile's weights
     __device__ int first_column() const { return min(rank * F::COLUMNS, DIM - F::COLUMNS); }
-    // The cache row of a slot of a tile, if it is attended and in bounds.
+    // What a slot of a tile attends to, if anything.
     __device__ int index(int tile, int slot) const {
         const int j = tile * slots + slot;
         return slot < slots && j < width ? indices[j] : NO_INDEX;
     }
-    __device__ bool there(int index) const { return index >= 0 && index < kv_len; }
 };
 
 // Barriers with their counts, no flag set.

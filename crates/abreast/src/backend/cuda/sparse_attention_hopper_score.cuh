@@ -58,7 +58,7 @@ template <int C> static __device__ __forceinline__ void score(const Block<C>& b)
         }
         float largest[2], sum[2];
         if (there == (1ull << TILE) - 1) screen<TILE>(x, there, b.scale, largest, sum);
-        else if (there == (1ull << 32) - 1 && b.slots == 32) screen<32>(x, there, b.scale, largest, sum);
+        else if (there == (1ull << NARROW_TILE) - 1 && b.slots == NARROW_TILE) screen<NARROW_TILE>(x, there, b.scale, largest, sum);
         else screen<0>(x, there, b.scale, largest, sum);
 #pragma unroll
         for (int side = 0; side < 2; side++)

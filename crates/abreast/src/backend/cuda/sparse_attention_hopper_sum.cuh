@@ -109,7 +109,7 @@ template <int C> static __device__ __forceinline__ void sum(const Block<C>& b) {
     float o[PARTS][EACH / 2] = {};
     if (b.joined) cluster_wait();
     if (b.slots == TILE) sum_tiles<C, TILE / STEP, PARTS, EACH>(b, o);
-    else sum_tiles<C, 2, PARTS, EACH>(b, o);
+    else sum_tiles<C, NARROW_TILE / STEP, PARTS, EACH>(b, o);
     sync_some<1, 128 + SUMMERS>();  // every index was seen, every chain is at its end
     u32 suspect = 0, words[F::COLUMNS / 4];
 #pragma unroll

@@ -43,6 +43,9 @@ struct Task {
         scale = t->scale;
     }
 
+    // Whether a slot's index is one of the cache's rows.
+    __device__ bool there(int index) const { return index >= 0 && index < kv_len; }
+
     __device__ bool suspicious() const {
         const volatile Flags* f = flags;
         u32 any = f->invalid;
