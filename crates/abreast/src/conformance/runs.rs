@@ -9,7 +9,8 @@ use crate::dims::window;
 use crate::{Compress, Emit, Op};
 
 /// Ratios and features that are tried: the three of the model, and odd ones.
-const MODELS: [(u32, usize); 7] = [(4, 128), (4, 512), (128, 512), (4, 32), (1, 32), (3, 64), (128, 32)];
+const MODELS: [(u32, usize); 8] =
+    [(4, 128), (4, 512), (128, 512), (4, 32), (1, 32), (3, 64), (128, 32), (300, 32)];
 
 pub(super) fn cases(depth: Depth) -> Vec<Case> {
     let mut cases = Vec::new();
