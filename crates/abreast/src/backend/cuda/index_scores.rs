@@ -63,7 +63,8 @@ pub(super) fn push<'a>(
         Room::Limits(limits) => limits.rows * limits.keys.div_ceil(form.tile),
     };
     // A block at least: it clears the status words of rows without a key.
-    let blocks = most.clamp(n.min(1), form.blocks(most));
+    let Start { blocks: worth, shared } = form.start(most);
+    let blocks = most.clamp(n.min(1), worth);
     // All of them, if there are tiles for all: one that leaves at once makes room for a second one of the next launch beside another.
     let sharing = blocks.min(tiles).max(1);
     let (per, longer) = (tiles / sharing, tiles % sharing);
@@ -106,7 +107,7 @@ pub(super) fn push<'a>(
         kernel: form.kernel,
         grid: [blocks as u32, 1],
         threads: form.threads,
-        shared: form.shared as u32,
+        shared: shared as u32,
         table,
         overlaps: form.overlaps,
         ..Launch::PLAIN
@@ -121,15 +122,34 @@ struct Form {
     tile: usize,
     /// Bytes of shared memory of a block.
     shared: usize,
-    /// The most blocks that are worth their start, where there are few tiles and where there are `many`.
-    most: [usize; 2],
-    many: usize,
+    /// The most blocks that are worth their start.
+    most: usize,
+    /// More than half of a multiprocessor's shared memory, for those that should have one to themselves.
+    alone: usize,
+    multiprocessors: usize,
     overlaps: bool,
 }
 
+/// How a launch for so many tiles starts: the most blocks that are worth it, and the bytes of shared memory of each.
+struct Start {
+    blocks: usize,
+    shared: usize,
+}
+
 impl Form {
-    fn blocks(&self, tiles: usize) -> usize {
-        self.most[usize::from(tiles >= self.many)]
+    fn start(&self, tiles: usize) -> Start {
+        /// Of tiles for each multiprocessor: from so many on, two blocks share them.
+        const MANY: usize = 128;
+        /// From so many on, a block has a multiprocessor to itself: beside a kernel before, which still holds some, two would pair up on each
+        /// of the others, and all tiles would come by half of the chip. With fewer, the second place is the next launch's, which gets
+        /// ready meanwhile.
+        const SOME: usize = 8;
+        let each = tiles / self.multiprocessors;
+        let alone = self.overlaps && (SOME..MANY).contains(&each);
+        Start {
+            blocks: if self.overlaps && each < MANY { self.multiprocessors } else { self.most },
+            shared: if alone { self.shared.max(self.alone) } else { self.shared },
+        }
     }
 
     fn of(method: Method, [heads, dim]: [usize; 2], chip: Chip) -> Form {
@@ -149,17 +169,16 @@ impl Form {
         const TILE: usize = 64;
         const STAGES: usize = 4;
         const RING: usize = size_of::<Head>() + size_of::<Row>() + (2 * STAGES + 6) * 8 + 2 * 64 * 4 + 8;
-        /// A multiprocessor holds two blocks. Where it has fewer tiles than so many, the second one is the next launch's, which gets
-        /// ready meanwhile.
-        const MANY: usize = 128;
         let key = INDEX_DIM * size_of::<bf16>();
         Form {
             kernel: ("index_scores_hopper", kernel),
             threads: 2 * 128 + 128 + 32,
             tile: TILE,
             shared: (2 * heads + STAGES * TILE) * key + RING,
-            most: [chip.multiprocessors, 2 * chip.multiprocessors],
-            many: MANY * chip.multiprocessors,
+            // As many as multiprocessors hold.
+            most: 2 * chip.multiprocessors,
+            alone: (chip.shared / 2).next_multiple_of(1024),
+            multiprocessors: chip.multiprocessors,
             overlaps: true,
         }
     }
@@ -178,8 +197,9 @@ impl Form {
             threads: 128,
             tile,
             shared: shared(tile),
-            most: [BLOCKS * chip.multiprocessors; 2],
-            many: 0,
+            most: BLOCKS * chip.multiprocessors,
+            alone: 0,
+            multiprocessors: chip.multiprocessors,
             overlaps: false,
         }
     }
@@ -241,7 +261,7 @@ mod tests {
                 let form = Form::of(method, [64, 128], CHIP);
                 for room in [Room::Own, limits] {
                     let (blocks, head, rows) = plan(counts, (method, room));
-                    assert!((1..=form.most[1]).contains(&blocks));
+                    assert!((1..=form.most).contains(&blocks));
                     assert_eq!(head.rows as usize, rows.len());
                     let mut next = 0;
                     for (row, count) in rows.iter().zip(counts) {

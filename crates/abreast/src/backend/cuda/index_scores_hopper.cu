@@ -149,6 +149,8 @@ static __device__ __forceinline__ void keep_status(Table* t, Ring* ring) {
     };
     each_part(&ring->head, t->row, [&](int r, const Row&, i64, int) {
         wait_for_predecessors();
+        // Not before: a launch that waits while this one does would take places from what comes first.
+        dependents_may_start();
         if (lane() == 0) {
             clear(t, r);
             open_part(t, r);
@@ -231,7 +233,6 @@ template <int HEADS> static __device__ __forceinline__ void index_scores(Table* 
     extern __shared__ __align__(1024) char shared[];
     u32 queries = shared_address(shared), stages = queries + 2 * HEADS * KEY_BYTES;
     Ring* ring = (Ring*)(shared + 2 * HEADS * KEY_BYTES + STAGES * STAGE_BYTES);
-    dependents_may_start();
     // All of it at once: field by field it would wait for memory again and again.
     if (threadIdx.x < sizeof(Table) / 4) ((u32*)&ring->head)[threadIdx.x] = ((const u32*)t)[threadIdx.x];
     if (threadIdx.x == 0) {
