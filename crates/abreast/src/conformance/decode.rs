@@ -5,6 +5,7 @@ use super::Case;
 use super::bits::{Finding, Verdict};
 use super::case::Rng;
 use super::lab::Lab;
+use super::suite::Depth;
 use crate::{
     AttentionRow, Buffer, Compress, CompressRow, Device, Emit, GatherRow, GatherRows, Limits, Method, Result,
     SelectKeys, SelectKeysRow, SparseAttention, StateLayout, Step, ViewMut, bf16,
@@ -21,12 +22,15 @@ const CACHE: usize = WINDOW + ENTRIES;
 const WIDTH: usize = WINDOW + K;
 const STATE_ROWS: usize = 8;
 
-pub(super) fn cases() -> Vec<Case> {
+pub(super) fn cases(depth: Depth) -> Vec<Case> {
     let case = |(name, steps, seed): (&str, usize, u64)| {
         Case::new(format!("steps/replay/{name}"), move |lab| same_both_ways(lab, (steps, seed)))
     };
-    let mut cases: Vec<Case> =
-        [("s30", 30, 1), ("s200", 200, 1), ("rings", 60, 2)].into_iter().map(case).collect();
+    let lives = match depth {
+        Depth::Brief => vec![("s20", 20, 1), ("rings", 20, 2)],
+        Depth::Quick | Depth::Full => vec![("s30", 30, 1), ("s200", 200, 1), ("rings", 60, 2)],
+    };
+    let mut cases: Vec<Case> = lives.into_iter().map(case).collect();
     cases.push(Case::new("steps/replay/limits".into(), limits));
     cases.push(Case::new("steps/replay/timed".into(), timed));
     cases.push(Case::new("steps/replay/dropped".into(), dropped));
@@ -109,16 +113,16 @@ fn timed(lab: &mut Lab<'_>) -> Verdict {
 
 /// The sizes that kernels may be made for.
 #[derive(Clone, Copy)]
-struct Model {
-    heads: usize,
-    dim: usize,
-    index_heads: usize,
-    index_dim: usize,
+pub(super) struct Model {
+    pub(super) heads: usize,
+    pub(super) dim: usize,
+    pub(super) index_heads: usize,
+    pub(super) index_dim: usize,
 }
 
 impl Model {
     /// Small, so that hundreds of steps are cheap everywhere; for `Fast`, sizes that it has kernels for.
-    fn of(method: Method) -> Model {
+    pub(super) fn of(method: Method) -> Model {
         match method {
             Method::Reference => Model { heads: 5, dim: 64, index_heads: 3, index_dim: 32 },
             Method::Fast => Model { heads: 8, dim: 512, index_heads: 32, index_dim: 128 },

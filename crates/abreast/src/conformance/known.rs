@@ -7,10 +7,11 @@ use super::Case;
 use super::bits::{self, Finding, Verdict};
 use super::case::{Problem, Rng, compress, index_scores, select_keys, sparse_attention, top_k};
 use super::lab::Lab;
+use super::suite::Depth;
 use crate::dims::window;
 use crate::{Compress, Emit, IndexScores, Op, SelectKeys, SparseAttention, TopK, bf16};
 
-pub(super) fn cases() -> Vec<Case> {
+pub(super) fn cases(depth: Depth) -> Vec<Case> {
     let mut cases = Vec::new();
     let mut add = |op: &str, name: String, body: Box<dyn Fn(&mut Lab<'_>) -> Verdict>| {
         cases.push(Case::new(format!("{op}/known/{name}"), body));
@@ -18,7 +19,8 @@ pub(super) fn cases() -> Vec<Case> {
     for rows in [1, 2, 7, 8, 9, 16, 17, 33] {
         add(SelectKeys::NAME, format!("two_calls/r{rows}"), Box::new(move |lab| two_calls(lab, rows)));
     }
-    for width in [640, 2176] {
+    let brief = depth == Depth::Brief;
+    for width in [640, 2176].into_iter().filter(|&width| !brief || width == 640) {
         add(
             SparseAttention::NAME,
             format!("split_plan/w{width}"),
@@ -35,7 +37,9 @@ pub(super) fn cases() -> Vec<Case> {
     for heads in [8, 16, 32, 64] {
         for k in [512, 1024, 2048] {
             let name = format!("pairs/h{heads}/k{k}");
-            add(SparseAttention::NAME, name.clone(), Box::new(move |lab| attention_pair(lab, heads, k)));
+            if !brief || k == 512 {
+                add(SparseAttention::NAME, name.clone(), Box::new(move |lab| attention_pair(lab, heads, k)));
+            }
             add(SelectKeys::NAME, name, Box::new(move |lab| index_pair(lab, heads, k)));
         }
     }

@@ -11,11 +11,12 @@ use crate::{Compress, Emit, Op};
 /// Ratios and features that are tried: the three of the model, and odd ones.
 const MODELS: [(u32, usize); 8] =
     [(4, 128), (4, 512), (128, 512), (4, 32), (1, 32), (3, 64), (128, 32), (300, 32)];
+/// Long blocks are thousands of calls.
+const BRIEF_MODELS: [(u32, usize); 2] = [(4, 128), (1, 32)];
 
 pub(super) fn cases(depth: Depth) -> Vec<Case> {
     let mut cases = Vec::new();
-    // Long blocks are thousands of calls.
-    for (ratio, dim) in MODELS.into_iter().filter(|model| depth != Depth::Brief || model.0 <= 4) {
+    for &(ratio, dim) in if depth == Depth::Brief { &BRIEF_MODELS[..] } else { &MODELS } {
         let mut add = |name: &str, body: fn(&mut Lab<'_>, (u32, usize)) -> Verdict| {
             let name = format!("{}/runs/{name}/m{ratio}/d{dim}", Compress::NAME);
             cases.push(Case::new(name, move |lab| body(lab, (ratio, dim))));
@@ -62,10 +63,16 @@ fn pieces(
     Ok(bits)
 }
 
+/// The rows that are run on their own: briefly, every other one.
+fn some_rows(lab: &Lab<'_>, data: &compress::Data) -> impl Iterator<Item = usize> + use<> {
+    let step = if lab.depth == Depth::Brief { 2 } else { 1 };
+    (step - 1..data.rows()).step_by(step)
+}
+
 fn one_by_one(lab: &mut Lab<'_>, model: (u32, usize)) -> Verdict {
     let data = data(model, None, Emit::EveryToken);
     let whole = lab.joint(&data)?;
-    for row in 0..data.rows() {
+    for row in some_rows(lab, &data) {
         let cuts: Vec<usize> = (0..=data.tokens(row)).collect();
         let single = pieces(lab, &data, (row, &cuts))?;
         bits::same(row, "token by token", whole.row(row), &single)?;
@@ -80,7 +87,7 @@ fn any_cut(lab: &mut Lab<'_>, model: (u32, usize)) -> Verdict {
         for ring in [None, Some(window(model.0 as usize) + 3)] {
             let data = data(model, ring, emit);
             let whole = lab.joint(&data)?;
-            for row in 0..data.rows() {
+            for row in some_rows(lab, &data) {
                 let n = data.tokens(row);
                 let mut cuts: Vec<usize> = (1..n).filter(|_| rng.one_in(4)).collect();
                 cuts.insert(0, 0);
@@ -116,7 +123,8 @@ fn shifted(data: &compress::Data, row: usize) -> (Vec<f32>, Vec<f32>) {
 /// A ring and the shifted layout give the same outputs.
 fn layouts(lab: &mut Lab<'_>, model: (u32, usize)) -> Verdict {
     let least = window(model.0 as usize);
-    for rows in [least, least + 1, least + 5, 2 * least] {
+    let step = if lab.depth == Depth::Brief { 3 } else { 1 };
+    for rows in [least, least + 1, least + 5, 2 * least].into_iter().step_by(step) {
         let ring = data(model, Some(rows), Emit::EveryToken);
         let mut other = data(model, None, Emit::EveryToken);
         for row in 0..ring.rows() {
@@ -145,7 +153,7 @@ fn converted(lab: &mut Lab<'_>, model: (u32, usize)) -> Verdict {
         (after.ape, after.norm) = (before.ape.clone(), before.norm.clone());
         // A state whose previous block lies before position 0 is none that a conversion could know of.
         let real = |&row: &usize| before.rows[row].start_pos == 0 || before.rows[row].start_pos >= model.0;
-        for row in (0..before.rows()).filter(real) {
+        for row in some_rows(lab, &before).filter(real) {
             let (n, whole) = (before.tokens(row), &before.rows[row]);
             let at = rng.below(n);
             let head =
@@ -168,9 +176,10 @@ fn converted(lab: &mut Lab<'_>, model: (u32, usize)) -> Verdict {
 /// A ring of `window + k - 1` rows forgets k tokens that are taken back.
 fn taken_back(lab: &mut Lab<'_>, model: (u32, usize)) -> Verdict {
     let rng = &mut Rng::new(13);
-    for k in 1..=5 {
+    let step = if lab.depth == Depth::Brief { 4 } else { 1 };
+    for k in (1..=5).step_by(step) {
         let data = data(model, Some(window(model.0 as usize) + k - 1), Emit::EveryToken);
-        for row in 0..data.rows() {
+        for row in some_rows(lab, &data) {
             let n = data.tokens(row);
             let at = rng.below(n - k);
             let state = (data.rows[row].kv_state.clone(), data.rows[row].score_state.clone());

@@ -2,6 +2,7 @@
 
 use super::case::{Problem, Rng};
 use super::case::{compress, convert_state, gather_rows, index_scores, select_keys, sparse_attention, top_k};
+use super::suite::Depth;
 use crate::dims::{coff, window};
 use crate::{
     Compress, ConvertState, Emit, GatherRows, IndexScores, Method, Op, SelectKeys, SparseAttention, TopK,
@@ -19,6 +20,22 @@ pub(super) const OPS: [&str; 7] = [
     GatherRows::NAME,
 ];
 
+/// Of the compressor in a brief run: tokens of a row, which a tool may all watch; ratio and features, by the number of rows.
+const BRIEF_TOKENS: usize = 9;
+const BRIEF_MODELS: [(usize, usize); 11] = [
+    (128, 32),
+    (1, 32),
+    (4, 128),
+    (7, 96),
+    (4, 32),
+    (3, 160),
+    (4, 512),
+    (128, 512),
+    (2, 64),
+    (129, 64),
+    (300, 32),
+];
+
 /// A random problem: which one, the operation, the rows and the seed decide.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Draw {
@@ -29,6 +46,7 @@ pub(super) struct Draw {
     pub(super) work: usize,
     /// Kernels of `Fast` are made for the model's sizes: they are drawn more often, and more work of them.
     pub(super) method: Method,
+    pub(super) depth: Depth,
 }
 
 impl Draw {
@@ -56,6 +74,15 @@ impl Draw {
         self.method == Method::Fast
     }
 
+    fn brief(&self) -> bool {
+        self.depth == Depth::Brief
+    }
+
+    /// The work, but `most` in a brief run.
+    fn work(&self, most: usize) -> usize {
+        if self.brief() { self.work.min(most) } else { self.work }
+    }
+
     /// Of two lists, a pair whose product with the rows is at most `most`; the first of each if none is.
     fn pair(self, rng: &mut Rng, (a, b): (&[usize], &[usize]), most: usize) -> (usize, usize) {
         let pairs = (0..100).map(|_| (rng.pick(a), rng.pick(b)));
@@ -76,7 +103,7 @@ impl Draw {
         let heads = [1, 2, 3, 5, 8, 16, 64, 128];
         let dims: &[usize] = if self.fast() { &[512, 512, 512, 64] } else { &[32, 64, 128, 512] };
         let (heads, dim) = self.pair(rng, (&heads, dims), self.work / 16);
-        let most = (self.work / (self.rows.max(1) * heads * dim)).clamp(1, 700);
+        let most = (self.work(1 << 19) / (self.rows.max(1) * heads * dim)).clamp(1, 700);
         let row = |_| {
             let width = Self::length(rng, most);
             sparse_attention::RowShape { kv_len: Self::length(rng, 2 * most), width }
@@ -92,11 +119,17 @@ impl Draw {
     }
 
     fn index_shape(self, rng: &mut Rng) -> index_scores::Shape {
-        let heads: &[usize] = if self.fast() { &[32, 64, 32, 64, 5] } else { &[1, 2, 3, 5, 8, 16, 32, 64] };
-        let dims: &[usize] = if self.fast() { &[128, 128, 128, 64] } else { &[128, 32, 64, 512] };
-        let (heads, dim) = self.pair(rng, (heads, dims), self.work / 16);
+        let (heads, dims): (&[usize], &[usize]) = match (self.fast(), self.rows % 3) {
+            // The others are slow under a tool that watches shared memory.
+            (true, 2) if self.brief() => (&[64, 5], &[128, 64]),
+            (true, _) if self.brief() => (&[32, 5], &[128, 64]),
+            (true, _) => (&[32, 64, 32, 64, 5], &[128, 128, 128, 64]),
+            (false, _) => (&[1, 2, 3, 5, 8, 16, 32, 64], &[128, 32, 64, 512]),
+        };
+        let (heads, dim) = self.pair(rng, (heads, dims), self.work(1 << 14) / 16);
         let ratio = rng.pick(&[1, 2, 3, 4, 4, 4, 128]);
-        let most = (self.work / (self.rows.max(1) * heads * dim)).clamp(1, 3000);
+        let longest = if self.brief() { 300 } else { 3000 };
+        let most = (self.work / (self.rows.max(1) * heads * dim)).clamp(1, longest);
         let row = |_| {
             let tokens = Self::length(rng, most) * ratio + rng.below(ratio);
             index_scores::RowShape { start_pos: tokens.saturating_sub(1) as u32, spare: rng.below(4) }
@@ -112,13 +145,13 @@ impl Draw {
     }
 
     fn slots(self, rng: &mut Rng) -> usize {
-        let (k, _) = self.pair(rng, (&[1, 2, 3, 7, 31, 64, 512, 1024, 2048], &[1]), self.work / 64);
+        let (k, _) = self.pair(rng, (&[1, 2, 3, 7, 31, 64, 512, 1024, 2048], &[1]), self.work(1 << 18) / 64);
         k
     }
 
     fn top_k(self, rng: &mut Rng) -> (String, Box<dyn Problem>) {
         let k = self.slots(rng);
-        let most = (self.work / (16 * self.rows.max(1))).clamp(1, 9000);
+        let most = (self.work(1 << 18) / (16 * self.rows.max(1))).clamp(1, 9000);
         let row = |_| match rng.below(6) {
             0 => k - 1,
             1 => k,
@@ -148,14 +181,22 @@ impl Draw {
         let elements = |(ratio, dim): (usize, usize)| self.rows.max(1) * window(ratio) * coff(ratio) * dim;
         let most = self.work / 4;
         let tries = (0..100).map(|_| rng.pick(&models));
-        let (ratio, dim) = tries.into_iter().find(|&m| elements(m) <= most).unwrap_or(models[0]);
+        let (ratio, dim) = match self.depth {
+            Depth::Brief => BRIEF_MODELS[self.rows % BRIEF_MODELS.len()],
+            _ => tries.into_iter().find(|&m| elements(m) <= most).unwrap_or(models[0]),
+        };
         let ring = rng.one_in(2).then(|| window(ratio) + rng.pick(&[0, 0, 1, 3, ratio]));
         let emit = rng.pick(&[Emit::EveryToken, Emit::Blocks]);
-        let most = (most / elements((1, dim))).clamp(1, 3 * ratio + 1);
+        let longest = if self.brief() { BRIEF_TOKENS } else { 3 * ratio + 1 };
+        let most = (most / elements((1, dim))).clamp(1, longest);
         let row = |_| {
             let tokens = Self::length(rng, most);
             let last = u32::MAX - 1 - tokens as u32;
             let start_pos = match rng.below(6) {
+                // Few tokens seldom end a long block: these do.
+                0..3 if self.brief() && tokens < ratio => {
+                    (ratio * (1 + rng.below(9)) - 1 - rng.below(tokens.max(1))) as u32
+                }
                 0 => 0,
                 1 => rng.below(3 * ratio) as u32,
                 2 => last,

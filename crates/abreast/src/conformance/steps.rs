@@ -3,18 +3,18 @@
 use super::Case;
 use super::bits::{self, Part, Verdict};
 use super::case::Rng;
+use super::decode::Model;
 use super::lab::Lab;
 use super::suite::Depth;
 use crate::{
-    AttentionRow, Buffer, Compress, CompressRow, Device, Emit, Method, Result, SelectKeys, SelectKeysRow,
-    SparseAttention, StateLayout, bf16,
+    AttentionRow, Buffer, Compress, CompressRow, Emit, Result, SelectKeys, SelectKeysRow, SparseAttention,
+    StateLayout, bf16,
 };
 
-const HEADS: usize = 3;
-const DIM: usize = 32;
 /// Window slots and selected slots of an index list.
 const WINDOW: usize = 8;
 const K: usize = 16;
+const WIDTH: usize = WINDOW + K;
 const RATIO: u32 = 4;
 /// Rows of a ring state: two tokens may be taken back.
 const RING: usize = 9;
@@ -26,7 +26,7 @@ const CROWD: usize = 11;
 pub(super) fn cases(depth: Depth) -> Vec<Case> {
     // 2,000 steps.
     let (lives, steps) = match depth {
-        Depth::Brief => (1, 60),
+        Depth::Brief => (1, 8),
         Depth::Quick => (4, 500),
         Depth::Full => (100, 500),
     };
@@ -46,17 +46,18 @@ struct Request {
 }
 
 impl Request {
-    fn new(device: &Device, rng: &mut Rng) -> Result<Request> {
+    fn new(lab: &Lab<'_>, rng: &mut Rng) -> Result<Request> {
+        let (device, Model { dim, index_dim, .. }) = (lab.device, Model::of(lab.method));
         let state = || -> Result<[Buffer<f32>; 2]> {
-            let fresh = [f32::NEG_INFINITY; RING * 2 * DIM];
-            Ok([device.zeros(RING * 2 * DIM)?, device.upload(&fresh)?])
+            let fresh = vec![f32::NEG_INFINITY; RING * 2 * dim];
+            Ok([device.zeros(fresh.len())?, device.upload(&fresh)?])
         };
         let mut own = Rng::new(rng.bits());
         Ok(Request {
             position: 0,
             length: 1 + own.below(LONGEST) as u32,
-            kv: device.upload(&own.bf16s((WINDOW + LONGEST) * DIM, 1.0))?,
-            keys: device.upload(&own.bf16s(LONGEST * DIM, 1.0))?,
+            kv: device.upload(&own.bf16s((WINDOW + LONGEST) * dim, 1.0))?,
+            keys: device.upload(&own.bf16s(LONGEST * index_dim, 1.0))?,
             joint: state()?,
             alone: state()?,
             rng: own,
@@ -64,35 +65,48 @@ impl Request {
     }
 }
 
-/// The projections of one step, a row per request.
+/// The projections of one request's step.
 struct Inputs {
     q: Vec<bf16>,
+    index_q: Vec<bf16>,
     weights: Vec<f32>,
-    compress: [Vec<f32>; 2],
-    windows: Vec<i32>,
+    kv: Vec<f32>,
+    score: Vec<f32>,
+    list: Vec<i32>,
 }
 
-fn inputs(requests: &mut [Request]) -> Inputs {
-    let mut all = Inputs { q: vec![], weights: vec![], compress: [vec![], vec![]], windows: vec![] };
-    for request in requests {
+impl Inputs {
+    fn new(request: &mut Request, model: Model) -> Inputs {
+        let Model { heads, dim, index_heads, index_dim } = model;
         let (rng, position) = (&mut request.rng, request.position as i32);
-        all.q.extend(rng.bf16s(HEADS * DIM, 2.0));
-        all.weights.extend(rng.f32s(HEADS, 0.2));
-        all.compress[0].extend(rng.f32s(2 * DIM, 1.0));
-        all.compress[1].extend(rng.f32s(2 * DIM, 1.0));
+        let window = |slot: i32| if slot <= position { slot } else { -1 };
+        let mut own = Inputs {
+            q: rng.bf16s(heads * dim, 2.0),
+            index_q: rng.bf16s(index_heads * index_dim, 2.0),
+            weights: rng.f32s(index_heads, 0.2),
+            kv: rng.f32s(2 * dim, 1.0),
+            score: rng.f32s(2 * dim, 1.0),
+            list: (0..WINDOW as i32).map(window).chain([-7; K]).collect(),
+        };
         // A bad value now and then is its own request's business only.
         if rng.one_in(40) {
-            let at = all.q.len() - 1;
-            all.q[at] = rng.hostile_bf16();
+            let at = rng.below(heads * dim);
+            own.q[at] = rng.hostile_bf16();
         }
         if rng.one_in(40) {
-            *all.compress[1].last_mut().expect("extended above") = rng.hostile_f32();
+            let at = rng.below(index_heads * index_dim);
+            own.index_q[at] = rng.hostile_bf16();
         }
-        let window = |slot: i32| if slot <= position { slot } else { -1 };
-        all.windows.extend((0..WINDOW as i32).map(window));
-        all.windows.extend([-7; K]);
+        if rng.one_in(40) {
+            own.score[2 * dim - 1] = rng.hostile_f32();
+        }
+        own
     }
-    all
+}
+
+/// What all have of something, one after the other.
+fn all<T: Copy>(inputs: &[Inputs], of: impl Fn(&Inputs) -> &[T]) -> Vec<T> {
+    inputs.iter().flat_map(|own| of(own).iter().copied()).collect()
 }
 
 /// Which of a request's two lives.
@@ -103,34 +117,37 @@ enum Life {
 }
 
 /// A request's selection goes behind its window slots.
-fn selection((r, request): (usize, &Request)) -> Result<SelectKeysRow<'_>> {
+fn selection((r, request): (usize, &Request), index_dim: usize) -> Result<SelectKeysRow<'_>> {
     Ok(SelectKeysRow {
         query: r,
         start_pos: request.position,
-        keys: request.keys.shaped([LONGEST, DIM])?,
+        keys: request.keys.shaped([LONGEST, index_dim])?,
         offset: WINDOW as i32,
-        out: r * (WINDOW + K) + WINDOW,
+        out: r * WIDTH + WINDOW,
     })
 }
 
 /// One step of these requests in joint calls: per request, the attention's and the compressor's results.
 fn step(
-    device: &Device,
+    lab: &Lab<'_>,
     requests: &mut [Request],
-    (inputs, life): (&Inputs, Life),
+    (inputs, life): (&[Inputs], Life),
 ) -> Result<Vec<Vec<Part>>> {
-    let n = requests.len();
-    let (q, weights) = (device.upload(&inputs.q)?, device.upload(&inputs.weights)?);
-    let mut lists = device.upload(&inputs.windows)?;
+    let (device, n) = (lab.device, requests.len());
+    let Model { heads, dim, index_heads, index_dim } = Model::of(lab.method);
+    let [q, index_q] = [all(inputs, |own| &own.q), all(inputs, |own| &own.index_q)];
+    let (q, index_q) = (device.upload(&q)?, device.upload(&index_q)?);
+    let weights = device.upload(&all(inputs, |own| &own.weights))?;
+    let mut lists = device.upload(&all(inputs, |own| &own.list))?;
     let mut status = device.zeros::<u32>(3 * n)?;
-    let shape = [n, HEADS, DIM];
 
-    let rows = requests.iter().enumerate().map(selection).collect::<Result<Vec<_>>>()?;
+    let rows =
+        requests.iter().enumerate().map(|row| selection(row, index_dim)).collect::<Result<Vec<_>>>()?;
     device.select_keys(SelectKeys {
-        q: q.shaped(shape)?,
-        weights: weights.shaped([n, HEADS])?,
+        q: index_q.shaped([n, index_heads, index_dim])?,
+        weights: weights.shaped([n, index_heads])?,
         ratio: RATIO,
-        method: Method::Reference,
+        method: lab.method,
         k: K,
         rows: &rows,
         out: lists.view_mut(),
@@ -140,55 +157,56 @@ fn step(
     let mut rows = Vec::new();
     for (r, request) in requests.iter().enumerate() {
         let len = WINDOW + (request.position as usize + 1) / RATIO as usize;
-        let kv = request.kv.view().slice(0..len * DIM).reshape([len, DIM])?;
-        let indices = lists.view().slice(r * (WINDOW + K)..(r + 1) * (WINDOW + K));
+        let kv = request.kv.view().slice(0..len * dim).reshape([len, dim])?;
+        let indices = lists.view().slice(r * WIDTH..(r + 1) * WIDTH);
         rows.push(AttentionRow { query: r, out: r, kv, indices });
     }
-    let mut out = device.zeros::<bf16>(n * HEADS * DIM)?;
+    let mut out = device.zeros::<bf16>(n * heads * dim)?;
     device.sparse_attention(SparseAttention {
-        q: q.shaped(shape)?,
+        q: q.shaped([n, heads, dim])?,
         sinks: None,
         scale: 0.2,
-        method: Method::Reference,
+        method: lab.method,
         rows: &rows,
-        out: out.shaped_mut(shape)?,
+        out: out.shaped_mut([n, heads, dim])?,
         status: Some(status.view_mut().slice(n..2 * n)),
     })?;
 
-    let [kv, score] = [device.upload(&inputs.compress[0])?, device.upload(&inputs.compress[1])?];
-    let (ape, norm) = (device.upload(&[0.5; 4 * 2 * DIM])?, device.upload(&[1.5; DIM])?);
+    let [kv, score] = [all(inputs, |own| &own.kv), all(inputs, |own| &own.score)];
+    let (kv, score) = (device.upload(&kv)?, device.upload(&score)?);
+    let (ape, norm) = (device.upload(&vec![0.5; 4 * 2 * dim])?, device.upload(&vec![1.5; dim])?);
     let mut rows = Vec::new();
     for (r, request) in requests.iter_mut().enumerate() {
         let [kv_state, score_state] =
             if life == Life::Joint { &mut request.joint } else { &mut request.alone };
         rows.push(CompressRow {
             start_pos: request.position,
-            kv: kv.shaped([n, 2 * DIM])?.slice(r..r + 1),
-            score: score.shaped([n, 2 * DIM])?.slice(r..r + 1),
-            kv_state: kv_state.shaped_mut([RING, 2 * DIM])?,
-            score_state: score_state.shaped_mut([RING, 2 * DIM])?,
+            kv: kv.shaped([n, 2 * dim])?.slice(r..r + 1),
+            score: score.shaped([n, 2 * dim])?.slice(r..r + 1),
+            kv_state: kv_state.shaped_mut([RING, 2 * dim])?,
+            score_state: score_state.shaped_mut([RING, 2 * dim])?,
             out: r,
         });
     }
-    let mut entries = device.zeros::<bf16>(n * DIM)?;
+    let mut entries = device.zeros::<bf16>(n * dim)?;
     device.compress(Compress {
         ratio: RATIO,
         layout: StateLayout::Ring,
         emit: Emit::EveryToken,
-        ape: ape.shaped([4, 2 * DIM])?,
+        ape: ape.shaped([4, 2 * dim])?,
         norm: norm.view(),
         epsilon: 1e-6,
         rows: &mut rows,
-        out: entries.shaped_mut([n, DIM])?,
+        out: entries.shaped_mut([n, dim])?,
         status: Some(status.view_mut().slice(2 * n..3 * n)),
     })?;
 
     let (lists, out, entries, status) = (lists.read()?, out.read()?, entries.read()?, status.read()?);
     let row = |r: usize| {
         vec![
-            Part::of("index list", &lists[r * (WINDOW + K)..(r + 1) * (WINDOW + K)]),
-            Part::of("attention", &out[r * HEADS * DIM..(r + 1) * HEADS * DIM]),
-            Part::of("entry", &entries[r * DIM..(r + 1) * DIM]),
+            Part::of("index list", &lists[r * WIDTH..(r + 1) * WIDTH]),
+            Part::of("attention", &out[r * heads * dim..(r + 1) * heads * dim]),
+            Part::of("entry", &entries[r * dim..(r + 1) * dim]),
             Part::of("status", &[status[r], status[n + r], status[2 * n + r]]),
         ]
     };
@@ -197,22 +215,16 @@ fn step(
 
 fn soak(lab: &mut Lab<'_>, (seed, steps): (u64, usize)) -> Verdict {
     let rng = &mut Rng::new(seed);
+    let model = Model::of(lab.method);
     let mut requests: Vec<Request> = Vec::new();
     for _ in 0..steps {
         while requests.is_empty() || (requests.len() < CROWD && rng.one_in(3)) {
-            requests.insert(rng.below(requests.len() + 1), Request::new(lab.device, rng)?);
+            requests.insert(rng.below(requests.len() + 1), Request::new(lab, rng)?);
         }
-        let all = inputs(&mut requests);
-        let joint = step(lab.device, &mut requests, (&all, Life::Joint))?;
+        let inputs: Vec<Inputs> = requests.iter_mut().map(|request| Inputs::new(request, model)).collect();
+        let joint = step(lab, &mut requests, (&inputs, Life::Joint))?;
         for (r, joint) in joint.iter().enumerate() {
-            let own = |data: &[f32], size: usize| data[r * size..(r + 1) * size].to_vec();
-            let inputs = Inputs {
-                q: all.q[r * HEADS * DIM..(r + 1) * HEADS * DIM].to_vec(),
-                weights: own(&all.weights, HEADS),
-                compress: [own(&all.compress[0], 2 * DIM), own(&all.compress[1], 2 * DIM)],
-                windows: all.windows[r * (WINDOW + K)..(r + 1) * (WINDOW + K)].to_vec(),
-            };
-            let alone = step(lab.device, &mut requests[r..r + 1], (&inputs, Life::Alone))?;
+            let alone = step(lab, &mut requests[r..r + 1], (&inputs[r..r + 1], Life::Alone))?;
             bits::same(r, "alone", joint, &alone[0])?;
         }
         lab.counts.rows += requests.len() as u64;

@@ -128,13 +128,13 @@ fn list(options: &Options) -> Vec<Case> {
     let mut cases = law::cases(options.depth, options.method);
     cases.extend(fail_closed::cases());
     cases.extend(errors::cases());
-    cases.extend(ties::cases());
+    cases.extend(ties::cases(options.depth));
     cases.extend(runs::cases(options.depth));
-    cases.extend(known::cases());
+    cases.extend(known::cases(options.depth));
     cases.extend(hostile::cases(options.depth, options.method));
     cases.extend(memory::cases());
     cases.extend(steps::cases(options.depth));
-    cases.extend(decode::cases());
+    cases.extend(decode::cases(options.depth));
     // Operation by operation; within one, the groups in the order above.
     cases.sort_by_key(|case| OPS.iter().position(|op| case.name.starts_with(op)).unwrap_or(OPS.len()));
     if let Some(filter) = &options.filter {

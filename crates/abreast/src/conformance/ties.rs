@@ -4,6 +4,7 @@ use super::Case;
 use super::bits::{Finding, Verdict};
 use super::case::{Problem, Rng, index_scores, select_keys, top_k};
 use super::lab::Lab;
+use super::suite::Depth;
 use crate::{Op, SelectKeys, TopK, bf16};
 
 type Fill = fn(&mut Rng, usize) -> Vec<f32>;
@@ -46,16 +47,21 @@ const LONG: [(usize, usize); 8] = [
     (64, 17_001),
 ];
 
-pub(super) fn cases() -> Vec<Case> {
+pub(super) fn cases(depth: Depth) -> Vec<Case> {
     let mut cases = Vec::new();
-    for (rows, longest) in LONG {
-        for k in [512, 2048] {
+    let some = |n: usize, ks: &[usize]| match depth {
+        // Each k with some.
+        Depth::Brief => vec![ks[n % ks.len()]],
+        Depth::Quick | Depth::Full => ks.to_vec(),
+    };
+    for (n, (rows, longest)) in LONG.into_iter().enumerate() {
+        for k in some(n, &[512, 2048]) {
             let name = format!("{}/long/{rows}x{longest}/k{k}", TopK::NAME);
             cases.push(Case::new(name, move |lab| long(lab, (rows, longest), k)));
         }
     }
-    for (name, fill) in FILLS {
-        for k in [1, 5, 512, 1024, 2048] {
+    for (n, (name, fill)) in FILLS.into_iter().enumerate() {
+        for k in some(n, &[1, 5, 512, 1024, 2048]) {
             let name = format!("{}/ties/{name}/k{k}", TopK::NAME);
             cases.push(Case::new(name, move |lab| top(lab, fill, k)));
         }
@@ -78,7 +84,11 @@ fn top(lab: &mut Lab<'_>, fill: Fill, k: usize) -> Verdict {
 /// Long rows beside shorter ones, all fills and random scores in turn.
 fn long(lab: &mut Lab<'_>, (rows, longest): (usize, usize), k: usize) -> Verdict {
     let rng = &mut Rng::new((rows * k) as u64);
-    let lengths = (0..rows).map(|r| [longest, longest / 2 + 1, longest - 1, 3000][r % 4]).collect();
+    // The longest decides where all of them go.
+    let full = if lab.depth == Depth::Brief { 1 } else { rows };
+    let length =
+        |r: usize| if r < full { [longest, longest / 2 + 1, longest - 1, 3000][r % 4] } else { 100 * r };
+    let lengths = (0..rows).map(length).collect();
     let mut data = top_k::Shape { k, rows: lengths }.generate(5);
     for (r, row) in data.rows.iter_mut().enumerate().filter(|(r, _)| r % 3 > 0) {
         let (_, fill) = FILLS[(r + rows) % FILLS.len()];
