@@ -1,6 +1,9 @@
 //! The suite, the recorded step and the CPU's bits on an NVIDIA GPU; skipped, and said, where there is none.
 #![cfg(feature = "cuda")]
 
+#[path = "common/gpu.rs"]
+mod on_gpu;
+
 use abreast::conformance::{self, Decoder, Options};
 use abreast::{Device, GatherRow, GatherRows, Kind, Limits, Method};
 
@@ -79,19 +82,12 @@ fn timed_steps_keep_what_they_drop() {
 
 #[test]
 fn the_bits_are_the_cpus() {
-    let Some(gpu) = gpu() else { return };
-    let cpu = Device::cpu().expect("a CPU");
-    let digests = [&gpu, &cpu].map(|device| conformance::digest(device).expect("digests"));
-    assert_eq!(digests[0], digests[1]);
+    gpu().iter().for_each(on_gpu::the_bits_are_the_cpus);
 }
 
 #[test]
 fn replayed_steps_have_the_bits_of_the_cpu() {
-    let Some(gpu) = gpu() else { return };
-    let cpu = Device::cpu().expect("a CPU");
-    let mut replayed = Decoder::new(&gpu, Method::Reference, (5, true)).expect("a decoder");
-    let mut called = Decoder::new(&cpu, Method::Reference, (5, false)).expect("a decoder");
-    assert_eq!(replayed.run(200).expect("steps"), called.run(200).expect("steps"));
+    gpu().iter().for_each(|gpu| on_gpu::replayed_steps_have_the_bits_of_the_cpu(gpu, 200));
 }
 
 /// On the caller's streams, with views of memory by its address.

@@ -2,8 +2,11 @@
 //! ABREAST_REQUIRE_METAL demands it.
 #![cfg(feature = "metal")]
 
+#[path = "common/gpu.rs"]
+mod on_gpu;
+
+use abreast::conformance;
 use abreast::conformance::case::{Problem, index_scores, select_keys, sparse_attention};
-use abreast::conformance::{self, Decoder};
 use abreast::{
     Compress, CompressRow, Device, Emit, Error, GatherRow, GatherRows, Kind, Limits, Method, StateLayout,
 };
@@ -115,20 +118,12 @@ fn wide_compressors_are_refused() {
 
 #[test]
 fn the_bits_are_the_cpus() {
-    let Some(gpu) = gpu() else { return };
-    let cpu = Device::cpu().expect("a CPU");
-    let digests = [&gpu, &cpu].map(|device| conformance::digest(device).expect("digests"));
-    assert_eq!(digests[0], digests[1]);
+    gpu().iter().for_each(on_gpu::the_bits_are_the_cpus);
 }
 
 #[test]
 fn replayed_steps_have_the_bits_of_the_cpu() {
-    let Some(gpu) = gpu() else { return };
-    let cpu = Device::cpu().expect("a CPU");
-    let method = Method::Reference;
-    let mut replayed = Decoder::new(&gpu, method, (5, true)).expect("a decoder");
-    let mut called = Decoder::new(&cpu, method, (5, false)).expect("a decoder");
-    assert_eq!(replayed.run(40).expect("steps"), called.run(40).expect("steps"));
+    gpu().iter().for_each(|gpu| on_gpu::replayed_steps_have_the_bits_of_the_cpu(gpu, 40));
 }
 
 /// Attention's heads, head size, and widths: tiles that are whole, partial and missing.
