@@ -77,7 +77,7 @@ const DEFECTS: &[Defect] = &[
     ),
     defect(
         "sparse_attention_alone_hopper",
-        ["suspects(b, suspect, h);", "cluster_release();"],
+        ["if (suspect >> side & 1) atomicOr", "if (false) atomicOr"],
         "sparse_attention/fail_closed",
     ),
     defect(

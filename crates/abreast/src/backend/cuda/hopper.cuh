@@ -127,11 +127,14 @@ template <int LATER> static __device__ __forceinline__ void matrix_wait() {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(LATER) : "memory");
 }
 
-// Operands in shared memory: rows of 128 (of 32) bytes, side by side, whose 16-byte pieces are swizzled: piece p of row r lies at p ^ r % 8
-// (at p ^ r / 4 % 2). `leading`: bytes from one such piece of 64 columns to the next, where a turned operand has several. `eight`: from 8 rows to the
-// next 8.
+// Operands in shared memory: rows of 128 (64, 32) bytes, side by side, whose 16-byte pieces are swizzled: piece p of row r lies at p ^ r % 8
+// (p ^ r / 2 % 4, p ^ r / 4 % 2). `leading`: bytes from one such piece of 64 columns to the next, where a turned operand has several. `eight`: from
+// 8 rows to the next 8.
 static __device__ __forceinline__ u64 operand128(u32 address, u32 leading, u32 eight = 1024) {
     return (u64)((address & 0x3ffff) >> 4) | (u64)(leading >> 4) << 16 | (u64)(eight >> 4) << 32 | (u64)1 << 62;
+}
+static __device__ __forceinline__ u64 operand64(u32 address) {
+    return (u64)((address & 0x3ffff) >> 4) | (u64)1 << 16 | (u64)(512 >> 4) << 32 | (u64)2 << 62;
 }
 static __device__ __forceinline__ u64 operand32(u32 address) {
     return (u64)((address & 0x3ffff) >> 4) | (u64)1 << 16 | (u64)(256 >> 4) << 32 | (u64)3 << 62;
@@ -180,6 +183,9 @@ static __device__ __forceinline__ void multiply(float (&d)[24], const u32* a, u6
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
 }
 // D += A B, where B's N values of a row lie side by side.
+static __device__ __forceinline__ void multiply_turned(float (&d)[16], u64 a, u64 b) {
+    asm volatile(MULTIPLY(32) "{" LIST16 "}, %16, %17, 1, 1, 1, 0, 1;" : D16(d) : "l"(a), "l"(b));
+}
 static __device__ __forceinline__ void multiply_turned(float (&d)[32], u64 a, u64 b) {
     asm volatile(MULTIPLY(64) "{" LIST32 "}, %32, %33, 1, 1, 1, 0, 1;" : D32(d) : "l"(a), "l"(b));
 }

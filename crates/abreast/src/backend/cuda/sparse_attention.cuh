@@ -6,7 +6,7 @@ struct Row {
     u64 query, out;  // rows of q and out
     i64 kv_len;
     int width;
-    int active;      // 0: a padding entry that writes nothing
+    u32 active;      // 0: a padding entry that writes nothing; groups of heads may tell here how they ended, the last makes it 1 again
 };
 
 struct Table {

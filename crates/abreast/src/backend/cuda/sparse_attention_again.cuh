@@ -76,16 +76,18 @@ template <int THREADS> static __device__ bool head_again(const Table* t, const R
     return any_of_some<LOOK, THREADS>(bad);
 }
 
-// The exact status of a row in which something is suspect; makes zero what fails closed.
-template <int THREADS>
-static __device__ u32 look_again(const Table* t, const Row* row, const Flags* flags, int thread, float* scratch) {
-    bf16* out = (bf16*)t->out + row->out * t->heads * (u64)DIM;
+// What is wrong with a row, as a group of heads of which something is suspect sees it; makes zero what fails closed.
+template <int THREADS> static __device__ u32 look_again(const Task& b, int thread, float* scratch) {
+    const Table* t = b.t;
+    const Row* row = b.row;
+    const Flags* flags = b.flags;
     u32 faults = 0;
     bool all = true;
     if (flags->invalid) faults = INVALID_INDEX;
     else if (cache_is_bad<THREADS>(row, thread)) faults = NONFINITE_KV;
     else all = false;
-    for (int head = 0; head < t->heads; head++) {
+    for (int h = 0; h < b.heads; h++) {
+        const int head = b.head + h;
         bool zero = all;
         if (!flags->invalid && (all || flags->suspect[head / 32] >> head % 32 & 1)) {
             u32 found = input_faults<THREADS>(t, row, head, thread);
@@ -94,12 +96,12 @@ static __device__ u32 look_again(const Table* t, const Row* row, const Flags* fl
             faults |= found;
         }
         if (zero)
-            for (int f = thread; f < DIM; f += THREADS) out[head * DIM + f] = 0;
+            for (int f = thread; f < DIM; f += THREADS) b.out[h * DIM + f] = 0;
     }
     return faults;
 }
 
-// Tells every block of the row which of two heads are suspect: bits of `which`.
+// Tells every block of the group which of two heads are suspect: bits of `which`.
 static __device__ __forceinline__ void suspects(const Task& b, u32 which, const int (&h)[2]) {
     for (int side = 0; side < 2; side++) {
         const int head = b.head + h[side];
@@ -109,22 +111,23 @@ static __device__ __forceinline__ void suspects(const Task& b, u32 which, const 
     cluster_release();
 }
 
-// The end of those who sum, when all have written and arrived: the first block looks again where something was suspect, and says how the row went.
-template <int THREADS, int FIRST = 128> static __device__ __forceinline__ void conclude(const Task& b, float* scratch) {
-    if (b.joined) {
-        cluster_wait();
-        if (b.suspicious()) {
-            cluster_release();
-            cluster_arrive();
-            cluster_wait();
-        }
-        if (cluster_rank() > 0) return;
-    } else {
-        sync_some<LOOK, THREADS>();
+// How the row went, said by whichever of its groups of heads ends last. The row's entry is `active`, 1; above that are bits of the faults so far, and
+// above these a bit a group that has ended.
+#define FAULT_BITS 8
+static __device__ __forceinline__ void say(const Task& b, u32 faults) {
+    if (b.parts > 1) {
+        u32* told = (u32*)&b.row->active;
+        const u32 mine = 1u << (FAULT_BITS + b.part) | faults << 1, all = atomicOr(told, mine) | mine;
+        if (all >> FAULT_BITS != (1u << b.parts) - 1) return;
+        *told = 1;
+        faults = all % (1u << FAULT_BITS) >> 1;
     }
-    u32 faults = 0;
-    const int thread = threadIdx.x - FIRST;
-    if (b.suspicious()) faults = look_again<THREADS>(b.t, b.row, b.flags, thread, scratch);
-    if (thread == 0 && b.t->status) ((u32*)b.t->status)[b.row - b.t->row] = faults;
+    if (b.t->status) ((u32*)b.t->status)[b.row - b.t->row] = faults;
 }
 
+// The end of a group of heads, by THREADS of its first block when all have written: they look again where something was suspect.
+template <int THREADS, int FIRST> static __device__ __forceinline__ void conclude(const Task& b, float* scratch) {
+    const int thread = threadIdx.x - FIRST;
+    const u32 faults = b.suspicious() ? look_again<THREADS>(b, thread, scratch) : 0;
+    if (thread == 0) say(b, faults);
+}

@@ -1,5 +1,5 @@
-// Fast sparse attention of 512 features where there are many rows: a block owns a row and up to 64 of its heads. Blocks of further heads are in its
-// cluster, and have nothing to do with it but how the row ends. The bits are those of sparse_attention_hopper.cu.
+// Fast sparse attention of 512 features where there are many rows: a block owns a row and up to 64 of its heads. The bits are those of
+// sparse_attention_hopper.cu.
 //
 // A tile of slots is gathered whole, once: it is the keys of the scores and the values of the sum. Four warps load tiles into a ring. Eight score, four
 // of them every other tile, since products, exponentials and hand-over of a tile take longer than memory does for one; they leave weights in a ring of
@@ -8,7 +8,8 @@
 // The ring has room for three tiles, so what a tile costs is the time from its first copy to its last product. Hence the order of things: features
 // come quarter by quarter, who scores takes turns at the matrix unit, and the sums so far are rescaled while a tile is still weighed.
 //
-// Data checks ride on the logits. Where one of them, a sink or a result is not finite, the first block looks again when all have written.
+// Data checks ride on the logits. Where one of them, a sink or a result is not finite, the block looks again at its heads when all are
+// written. A row's last block to end says how it went.
 //
 // Every lane arrives at a barrier, though one of a warp would do: it costs nothing, and racecheck can follow.
 
@@ -88,8 +89,6 @@ static __device__ __forceinline__ void load(const Block& b) {
     __syncwarp();
     arrive_some<1, LOADERS + SUMMERS>();
     copies_wait();
-    if (b.joined) cluster_wait();
-    b.leave();
 }
 
 // ---- The warps that score.
@@ -159,7 +158,6 @@ template <int SLOTS> static __device__ __forceinline__ void weigh(u32 weight, in
 // Four warps' tiles: WHICH, WHICH + 2 and so on, of SLOTS slots each. They take turns with the other four at the matrix unit.
 template <int SLOTS, int WHICH> static __device__ __forceinline__ void score(const Block& b) {
     barrier_wait(b.queries_full(), 0);
-    if (b.joined) cluster_wait();  // every block runs and has its barriers
     Place stage;
     if (WHICH) stage.next(b.stages);
     u32 lap = 0;
@@ -196,7 +194,6 @@ template <int SLOTS, int WHICH> static __device__ __forceinline__ void score(con
         stage.next(b.stages);
         stage.next(b.stages);
     }
-    b.leave();
 }
 
 // ---- The warps that sum.
@@ -210,7 +207,6 @@ static __device__ __forceinline__ void sum(const Block& b) {
     Chain chain[2] = {{-F32_INF, -F32_INF, 0.0f}, {-F32_INF, -F32_INF, 0.0f}};
     float sink[2];
     for (int side = 0; side < 2; side++) sink[side] = b.sinks && h[side] < b.heads ? b.sinks[h[side]] : -F32_MAX;
-    if (b.joined) cluster_wait();  // every block runs and has its barriers
     // Lower halves of operands in the rings' first places; the upper halves are constants.
     const u32 weights = (u32)operand32(b.weight(0)), tiles = (u32)operand128(b.tile(0) + column / 64 * 1024, 1024, 0);
     constexpr u64 WEIGHTS_UPPER = (u64)(256 >> 4 | 3u << 30) << 32, VALUES_UPPER = (u64)(EIGHT_SLOTS >> 4 | 1u << 30) << 32;
@@ -285,9 +281,11 @@ static __device__ __forceinline__ void sum(const Block& b) {
         }
         if (here && (check & 0x7fff7fff || c.sum != c.sum || (!empty && !finite(sink[side])))) suspect |= 1 << side;
     }
-    if (suspect) suspects(b, suspect, h);
-    __syncwarp();
-    if (b.joined) cluster_arrive();
+    for (int side = 0; side < 2; side++) {
+        const int head = b.head + h[side];
+        if (suspect >> side & 1) atomicOr(&b.flags->suspect[head / 32], 1u << head % 32);
+    }
+    sync_some<LOOK, SUMMERS>();
     conclude<SUMMERS, SCORERS>(b, (float*)(memory + TILES_AT));
 }
 
@@ -297,7 +295,6 @@ extern "C" __global__ void __launch_bounds__(BLOCK, 1) attention_alone(const Tab
     start(b);
     dependents_may_start();
     __syncthreads();
-    if (active && b.joined) cluster_arrive();
     wait_for_predecessors();
     if (!active) return;
     if (threadIdx.x < BLOCK - LOADERS) {  // who would only wait brings the queries

@@ -37,7 +37,7 @@ static_assert(SCORERS * SCORE_REGISTERS + SUMMERS * SUM_REGISTERS + LOADERS * LO
 struct Block : Task {
     int stages;
 
-    __device__ Block(const Table* t, u32 blocks_x) : Task(t, blocks_x, BLOCK_X, (Flags*)(memory + FLAGS_AT)) { stages = RING / slots; }
+    __device__ Block(const Table* t, u32 blocks_x) : Task(t, blocks_x, 1, (Flags*)(memory + FLAGS_AT)) { stages = RING / slots; }
 
     __device__ u32 barrier(int i) const { return shared + BARRIERS_AT + 8 * i; }
     __device__ u32 tile_full(int stage, int quarter) const { return barrier(4 * stage + quarter); }  // by features

@@ -1,4 +1,4 @@
-// Fast sparse attention of 512 features in one launch. A cluster owns a row: C blocks for each of its groups of heads.
+// Fast sparse attention of 512 features in one launch. A cluster of C blocks owns a group of a row's heads.
 //
 // What a block owns
 //   * every C-th tile of the row's slots: it gathers their cache rows whole, scores them (queries in registers) and sends the weights to the C blocks;
@@ -15,12 +15,13 @@
 // them, leaves their factors and calls the tile `ready`. When it is `summed`, the warps that load slices reuse its slice and tell the block that sends
 // weights to this place next; that one sends when all C have told.
 //
-// Data checks ride on the logits. Where one of them, a sink or a result is not finite, the cluster's first block looks again when all have written.
+// Data checks ride on the logits. Where one of them, a sink or a result is not finite, the cluster's first block looks again when all have
+// written. A row's last group to end says how it went.
 
 template <int C> static __device__ __forceinline__ void load(const Block<C>& b) {
     if (threadIdx.x < BLOCK - 128) {
         load_tiles(b);
-        if (b.joined) cluster_wait();
+        cluster_wait();
     } else {
         if (threadIdx.x < BLOCK - WARP) load_slices(b);
         else keep_chains(b);
@@ -38,7 +39,7 @@ template <int C> static __device__ __forceinline__ void attend(const Table* t, u
     if (active) start(b);
     dependents_may_start();
     __syncthreads();
-    if (active && b.joined) cluster_arrive();
+    if (active) cluster_arrive();
     wait_for_predecessors();
     if (!active) return;
     if (threadIdx.x < 256) {  // who would only wait brings the queries
@@ -70,3 +71,4 @@ FORM(2)
 FORM(3)
 FORM(4)
 FORM(8)
+FORM(16)

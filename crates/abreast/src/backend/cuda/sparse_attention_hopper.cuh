@@ -9,17 +9,19 @@
 // How C blocks share a row, and a block's shared memory: rings of pieces of own tiles, of all tiles' slices, and of weights.
 template <int C> struct Form {
     static constexpr int COLUMNS = C == 2 ? 256 : C == 3 ? 192 : DIM / C;  // that a block sums; three blocks overlap
+    static constexpr int MOST_HEADS = C == 16 ? GROUP / 2 : GROUP;          // of a block
     static constexpr int LOAD_REGISTERS = C == 2 ? 56 : 64, SCORE_REGISTERS = 208, SUM_REGISTERS = C == 2 ? 192 : 176;
     static_assert(256 * LOAD_REGISTERS + 128 * SCORE_REGISTERS + SUMMERS * SUM_REGISTERS <= 65536, "registers");
 
-    // Rows of 128 bytes. Slices lie first; then pieces, as many as there is room for; then weights, whose size goes with the heads of a block.
-    static constexpr int PIECE_BYTES = TILE * PIECE * 2, SLICE_BYTES = TILE * COLUMNS * 2;
-    static constexpr int SLICES = C == 8 ? 11 : C == 4 ? 6 : 4;
-    // Two rounds of weights, so that a sender is a round ahead of those who sum: a place has one sender.
-    static constexpr int WEIGHTS = 2 * C, PIECES = 8;
+    // Rows of 128 bytes, or of all a slice's columns. Slices lie first; then pieces, as many as there is room for; then weights, whose size goes with
+    // the heads of a block.
+    static constexpr int PIECE_BYTES = TILE * PIECE * 2, SLICE_ROW = COLUMNS < 64 ? COLUMNS * 2 : 128, SLICE_BYTES = TILE * COLUMNS * 2;
+    static constexpr int SLICES = C == 16 ? 14 : C == 8 ? 11 : C == 4 ? 6 : 4;
+    // Two rounds of weights, so that a sender is a round ahead of those who sum: a place has one sender. A round of 16 is enough.
+    static constexpr int WEIGHTS = C == 16 ? C : 2 * C, PIECES = 8;
     // Queries on their way to registers lie where slices will be: rows of 1,040 bytes, so that no two of 8 rows share a bank.
     static constexpr int QUERY_PITCH = DIM * 2 + 16;
-    static_assert(SLICES <= WEIGHTS && SLICES * SLICE_BYTES >= GROUP * QUERY_PITCH, "room");
+    static_assert(SLICES <= WEIGHTS && SLICES * SLICE_BYTES >= MOST_HEADS * QUERY_PITCH && SLICES * SLICE_BYTES % 1024 == 0, "room");
     static constexpr int PIECES_AT = SLICES * SLICE_BYTES, BARRIERS_AT = HOPPER_SHARED - 1280;
     static constexpr int MASKS_AT = BARRIERS_AT + 8 * (2 * PIECES + 4 * WEIGHTS + 6), INVERSES_AT = MASKS_AT + 2 * 4 * 8, FLAGS_AT = INVERSES_AT + GROUP * 4;
     static_assert(FLAGS_AT + sizeof(Flags) <= HOPPER_SHARED, "room");
@@ -31,18 +33,18 @@ template <int C> static constexpr __device__ int pieces_for(int group) {
     const int room = Form<C>::BARRIERS_AT - Form<C>::PIECES_AT - Form<C>::WEIGHTS * weight_pitch(group), pieces = room / Form<C>::PIECE_BYTES;
     return pieces < Form<C>::PIECES ? pieces : Form<C>::PIECES;
 }
-static_assert(pieces_for<8>(GROUP) * PIECE >= DIM && pieces_for<4>(GROUP) == 8 && pieces_for<3>(GROUP) == 8 && pieces_for<2>(GROUP) == 8, "room");
+static_assert(pieces_for<16>(Form<16>::MOST_HEADS) == 8 && pieces_for<8>(GROUP) * PIECE >= DIM && pieces_for<4>(GROUP) == 8, "room");
+static_assert(pieces_for<3>(GROUP) == 8 && pieces_for<2>(GROUP) == 8, "room");
 
 // What a block knows.
 template <int C> struct Block : Task {
     using F = Form<C>;
-    int rank, first;    // among the C; the cluster's rank of the C's first
+    int rank;           // in the cluster
     int pieces, pitch;  // places of the ring of pieces; bytes of a place of the ring of weights
     u32 weights;        // where that begins
 
-    __device__ Block(const Table* t, u32 blocks_x) : Task(t, blocks_x, BLOCK_X / C, (Flags*)(memory + F::FLAGS_AT)) {
+    __device__ Block(const Table* t, u32 blocks_x) : Task(t, blocks_x, C, (Flags*)(memory + F::FLAGS_AT)) {
         rank = BLOCK_X % C;
-        first = BLOCK_X - rank;
         pitch = weight_pitch(group);
         pieces = pieces_for<C>(group);
         weights = shared + F::PIECES_AT + pieces * F::PIECE_BYTES;
@@ -70,6 +72,14 @@ template <int C> struct Block : Task {
     __device__ u64* masks(int i) const { return (u64*)(memory + F::MASKS_AT) + i * 4; }
     __device__ float* inverses() const { return (float*)(memory + F::INVERSES_AT); }
     __device__ u32 message() const { return group * (slots * 2 + 8); }  // bytes of a tile's weights
+    // What warps that do not sum do at the end: no block leaves while others reach into its memory.
+    __device__ void leave() const {
+        cluster_arrive();
+        cluster_wait();
+        if (!suspicious()) return;
+        cluster_arrive();
+        cluster_wait();
+    }
     __device__ int first_column() const { return min(rank * F::COLUMNS, DIM - F::COLUMNS); }
     // What a slot of a tile attends to, if anything.
     __device__ int index(int tile, int slot) const {

@@ -14,17 +14,22 @@ const THREADS_ALONE: u32 = 640;
 pub(super) struct Placement {
     /// Heads of a block: 8, 16, 32 or 64.
     group: usize,
-    /// Blocks that share them.
+    /// Blocks that share them, a cluster.
     blocks: usize,
 }
 
 /// Slots of a row up to which it has so few tiles that groups of heads share them better than blocks.
 const NARROW: usize = 128;
-/// Heads of a block and blocks that share them, from the fewest rows to the most; a last block alone takes any number.
-const WIDE_ROWS: &[(usize, usize)] = &[(32, 8), (64, 8), (64, 4), (64, 3), (64, 2), (64, 1)];
-const NARROW_ROWS: &[(usize, usize)] = &[(32, 4), (64, 4), (64, 2), (64, 1)];
-/// Blocks of the largest cluster there is.
-const MOST_BLOCKS: usize = 16;
+/// Slots of a row from which on it has enough tiles for the largest clusters.
+const WIDE: usize = 1536;
+/// Heads of a block, blocks that share them, and the part of the chip that these take at most: beyond it, fewer blocks that each do more wait less for
+/// one another's memory. From the fewest rows to the most; a last block alone takes any number.
+const NARROW_ROWS: &[(usize, usize, usize)] =
+    &[(16, 8, 4), (32, 8, 4), (32, 4, 2), (64, 4, 1), (64, 2, 1), (64, 1, 1)];
+const ROWS: &[(usize, usize, usize)] =
+    &[(16, 8, 4), (32, 8, 2), (64, 8, 1), (64, 4, 1), (64, 3, 1), (64, 2, 1), (64, 1, 1)];
+const WIDE_ROWS: &[(usize, usize, usize)] =
+    &[(16, 16, 2), (32, 8, 2), (64, 8, 1), (64, 4, 1), (64, 3, 1), (64, 2, 1), (64, 1, 1)];
 
 impl Placement {
     /// A block for all heads.
@@ -38,15 +43,21 @@ impl Placement {
             return forced;
         }
         let Extent { rows, heads, width, .. } = extent;
-        let list = if width <= NARROW { NARROW_ROWS } else { WIDE_ROWS };
+        let list = match width {
+            ..=NARROW => NARROW_ROWS,
+            WIDE.. => WIDE_ROWS,
+            _ => ROWS,
+        };
         // No group larger than the heads.
         let most = heads.next_power_of_two().max(8);
-        let mut placements = list.iter().map(|&(group, blocks)| Placement { group: group.min(most), blocks });
-        let fits = |p: &Placement| {
-            let cluster = p.cluster(heads);
-            p.blocks == 1 || (cluster <= MOST_BLOCKS && rows <= chip.clusters(cluster))
+        let fits = |p: &Placement, part: usize| {
+            p.blocks == 1 || rows * p.groups(heads) <= chip.clusters(p.blocks).div_ceil(part)
         };
-        placements.find(fits).expect("a block alone always fits")
+        list.iter()
+            .map(|&(group, blocks, part)| (Placement { group: group.min(most), blocks }, part))
+            .find(|(placement, part)| fits(placement, *part))
+            .map(|(placement, _)| placement)
+            .expect("a block alone always fits")
     }
 
     /// Heads of a block, as the kernel reads it.
@@ -54,9 +65,9 @@ impl Placement {
         self.group as i32
     }
 
-    /// All blocks of a row.
-    fn cluster(self, heads: usize) -> usize {
-        self.blocks * heads.div_ceil(self.group)
+    /// Groups of a row's heads.
+    fn groups(self, heads: usize) -> usize {
+        heads.div_ceil(self.group)
     }
 
     /// The launch for a table of this extent.
@@ -66,12 +77,14 @@ impl Placement {
             2 => ("sparse_attention_hopper", "attention_2", THREADS),
             3 => ("sparse_attention_hopper", "attention_3", THREADS),
             4 => ("sparse_attention_hopper", "attention_4", THREADS),
-            _ => ("sparse_attention_hopper", "attention_8", THREADS),
+            8 => ("sparse_attention_hopper", "attention_8", THREADS),
+            _ => ("sparse_attention_hopper", "attention_16", THREADS),
         };
-        let cluster = self.cluster(heads) as u32;
+        // Blocks alone have nothing to do with one another, but those of a row read the same memory: together they read it once.
+        let cluster = if self.blocks == 1 { self.groups(heads) } else { self.blocks } as u32;
         Launch {
             kernel: (stem, name),
-            grid: [cluster, rows as u32],
+            grid: [(self.blocks * self.groups(heads)) as u32, rows as u32],
             threads,
             shared: HOPPER_SHARED as u32,
             table,
@@ -107,7 +120,8 @@ mod tests {
             data
         });
         let mut first: Vec<Option<Vec<_>>> = problems.iter().map(|_| None).collect();
-        for (group, blocks) in [64, 32, 16, 8].into_iter().flat_map(|g| [1, 2, 3, 4, 8].map(|b| (g, b))) {
+        let placements = [64, 32, 16, 8].into_iter().flat_map(|g| [1, 2, 3, 4, 8, 16].map(|b| (g, b)));
+        for (group, blocks) in placements.filter(|&placement| placement != (64, 16)) {
             let mut cuda = match Cuda::open(0, None) {
                 Ok(cuda) if cuda.kernels.chip.hopper => cuda,
                 Ok(_) => return println!("SKIPPED: for compute capability 9.0"),
@@ -117,9 +131,6 @@ mod tests {
             Arc::get_mut(&mut cuda.kernels).expect("of this handle alone").chip.attention = Some(placement);
             let device = Device::from_backend(Arc::new(cuda));
             for (data, first) in problems.iter().zip(&mut first) {
-                if placement.cluster(data.heads) > MOST_BLOCKS {
-                    continue;
-                }
                 let mut loaded = data.load(&device, Method::Fast).expect("loads");
                 loaded.call(&all, 0).expect("runs");
                 let rows = loaded.results(&all).expect("no fault");
@@ -129,15 +140,17 @@ mod tests {
         }
     }
 
-    /// Few rows take many blocks, and no cluster is larger than there are.
+    /// Few rows take many blocks.
     #[test]
     fn fewer_rows_take_more_blocks() {
         let chip = Chip { hopper: true, shared: HOPPER_SHARED, multiprocessors: 132, attention: None };
         for (heads, width) in [(1, 640), (8, 2176), (64, 128), (64, 640), (100, 640), (128, 4096)] {
-            let cluster =
-                |rows| Placement::of(Extent { rows, heads, dim: HEAD_DIM, width }, chip).cluster(heads);
-            assert!((1..200).all(|rows| cluster(rows) >= cluster(rows + 1)), "{heads} heads");
-            assert!(cluster(1) <= MOST_BLOCKS && cluster(1) >= 8 && cluster(200) == heads.div_ceil(64));
+            let blocks = |rows| {
+                let placement = Placement::of(Extent { rows, heads, dim: HEAD_DIM, width }, chip);
+                placement.blocks * placement.groups(heads)
+            };
+            assert!((1..200).all(|rows| blocks(rows) >= blocks(rows + 1)), "{heads} heads");
+            assert!(blocks(1) >= 8 && blocks(200) == heads.div_ceil(64));
         }
     }
 }

@@ -60,14 +60,15 @@ template <int C> static __device__ __forceinline__ void load_tiles(const Block<C
 // Each of these warps brings every third tile's slice, a lane knows the indices of two of its slots. They see every index.
 template <int C> static __device__ __forceinline__ void load_slices(const Block<C>& b) {
     using F = Form<C>;
-    const int l = lane(), row = l / 8;
-    const u32 to = row * 128 + ((l ^ row) & 7) * 16;
-    const char* from = b.kv + b.first_column() * 2 + l % 8 * 16;
+    constexpr int LANES = F::SLICE_ROW / 16, ROWS = WARP / LANES;  // of a row; that a warp brings at once
+    const int l = lane(), row = l / LANES;
+    const u32 to = row * F::SLICE_ROW + (LANES == 8 ? l ^ row : l ^ row / 2) % LANES * 16;
+    const char* from = b.kv + b.first_column() * 2 + l % LANES * 16;
     keep(from);
     bool invalid = false;
     int tile = warp() % 4, next[2] = {b.index(tile, l), b.index(tile, l + WARP)};
     barrier_wait(b.queries_taken(), 0);  // slices take the staged queries' place
-    if (b.joined) cluster_wait();        // every block runs and has its barriers
+    cluster_wait();                      // every block runs and has its barriers
 #pragma unroll 1
     for (; tile < b.tiles; tile += SLICERS) {
         const int place = tile % F::WEIGHTS, before = tile - F::SLICES, done = before % F::WEIGHTS, sender = before % C;
@@ -83,18 +84,19 @@ template <int C> static __device__ __forceinline__ void load_slices(const Block<
             barrier_wait(b.summed(done), before / F::WEIGHTS & 1);
             if (l == 0 && before + F::WEIGHTS < b.tiles) {
                 if (sender != b.rank) barrier_expect(b.full(done), b.message());
-                barrier_arrive_there(in_block(b.weight_free(done), b.first + sender));
+                barrier_arrive_there(in_block(b.weight_free(done), sender));
             }
         }
         const u32 slice = b.slice(tile % F::SLICES) + to;
 #pragma unroll
-        for (int i = 0; i < TILE / 4; i++) {  // slots 4 apart differ in the third bit of their swizzle
-            if (i * 4 >= b.slots) continue;
-            const int which = __shfl_sync(FULL, index[i / 8], i % 8 * 4 + row);
+        for (int i = 0; i < TILE / ROWS; i++) {  // slots 4 apart differ in the third bit of their swizzle, slots 8 apart in none
+            if (i * ROWS >= b.slots) continue;
+            const int which = __shfl_sync(FULL, index[i / LANES], i % LANES * ROWS + row);
             const char* source = from + (u64)(u32)(which == NO_INDEX ? 0 : which) * (DIM * 2);
 #pragma unroll
-            for (int k = 0; k < F::COLUMNS / 64; k++)
-                copy16((i & 1 ? slice ^ 64 : slice) + i * (4 * 128) + k * (TILE * 128), source + k * 128, which == NO_INDEX ? 0 : 16);
+            for (int k = 0; k < F::COLUMNS * 2 / F::SLICE_ROW; k++)
+                copy16((ROWS == 4 && i & 1 ? slice ^ 64 : slice) + i * (ROWS * F::SLICE_ROW) + k * (TILE * 128), source + k * 128,
+                       which == NO_INDEX ? 0 : 16);
         }
         barrier_arrive_copied(b.full(place));
     }

@@ -26,12 +26,12 @@ template <int C> static __device__ __forceinline__ void score(const Block<C>& b)
     const int l = lane(), w = warp(), pair = l % 4 * 2, h[2] = {w * 16 + l / 4, w * 16 + l / 4 + 8};
     u32 q[DIM / 4];
     barrier_wait(b.queries_full(), 0);
-    const u32 from = b.shared + (w * 16 + l % 16) * F::QUERY_PITCH + l / 16 * 16;
+    const u32 from = b.shared + (w * 16 + l % 16 & b.group - 1) * F::QUERY_PITCH + l / 16 * 16;
 #pragma unroll
     for (int k = 0; k < DIM / 16; k++) load_operand(q + 4 * k, from + k * 32);
     barrier_arrive(b.queries_taken());
-    if (b.joined) cluster_wait();  // every block runs and has its barriers
-    int first = 0;                 // the tile's first piece
+    cluster_wait();  // every block runs and has its barriers
+    int first = 0;   // the tile's first piece
 #pragma unroll 1
     for (int tile = b.rank, round = 0; tile < b.tiles; tile += C, round++) {
         const int place = tile % F::WEIGHTS;
@@ -96,7 +96,7 @@ template <int C> static __device__ __forceinline__ void score(const Block<C>& b)
         barrier_arrive(b.full(place));
         const int to = w + 4 * l;  // each warp sends to a quarter of the others
         if (to < C && to != b.rank)
-            bulk_send(in_block(b.weight(place), b.first + to), b.weight(place), b.message(), in_block(b.full(place), b.first + to));
+            bulk_send(in_block(b.weight(place), to), b.weight(place), b.message(), in_block(b.full(place), to));
         __syncwarp();
     }
     b.leave();

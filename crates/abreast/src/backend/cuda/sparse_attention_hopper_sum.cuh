@@ -7,7 +7,7 @@ template <int C> static __device__ __forceinline__ void keep_chains(const Block<
         const int h = lane() + side * WARP;
         sink[side] = b.sinks && h < b.heads ? b.sinks[h] : -F32_MAX;
     }
-    if (b.joined) cluster_wait();
+    cluster_wait();
     int place = 0, lap = 0;
 #pragma unroll 1
     for (int tile = 0; tile < b.tiles; tile++) {
@@ -67,7 +67,8 @@ static __device__ __forceinline__ void sum_tiles(const Block<C>& b, float (&o)[P
     auto look = [&](int place) {  // a row without a head looks at another's
         for (int side = 0; side < 2; side++) factor[side] = __uint_as_float(load_shared(b.factors(place) + (head + side * 8 & b.group - 1) * 4));
     };
-    const u64 first_weights = operand32(b.weight(0)), first_values = operand128(b.slice(0), TILE * 128), step = further(b.group * 32);
+    const u64 first_weights = operand32(b.weight(0)), step = further(b.group * 32);
+    const u64 first_values = F::SLICE_ROW == 64 ? operand64(b.slice(0)) : operand128(b.slice(0), TILE * 128);
     u64 weights = first_weights, values = first_values;
     int place = 0, slice = 0;
     u32 lap = 0;
@@ -79,7 +80,7 @@ static __device__ __forceinline__ void sum_tiles(const Block<C>& b, float (&o)[P
         for (int k = 0; k < STEPS; k++)
 #pragma unroll
             for (int i = 0; i < PARTS; i++)
-                multiply_turned(o[i], weights + k * step, values + further(k * (STEP * 128) + i * (EACH / 64) * (TILE * 128)));
+                multiply_turned(o[i], weights + k * step, values + further(k * (STEP * F::SLICE_ROW) + i * (EACH / 64) * (TILE * 128)));
         matrix_commit();
         // Under these products, all that the next ones begin with, if it is there: nobody waits while he holds what others may wait for.
         const u32 done = b.summed(place);
@@ -107,7 +108,7 @@ template <int C> static __device__ __forceinline__ void sum(const Block<C>& b) {
     const bool busy = w * 16 < b.group;
     constexpr int PARTS = F::COLUMNS > 192 ? 2 : 1, EACH = F::COLUMNS / PARTS;
     float o[PARTS][EACH / 2] = {};
-    if (b.joined) cluster_wait();
+    cluster_wait();
     if (b.slots == TILE) sum_tiles<C, TILE / STEP, PARTS, EACH>(b, o);
     else sum_tiles<C, NARROW_TILE / STEP, PARTS, EACH>(b, o);
     sync_some<1, 128 + SUMMERS>();  // every index was seen, every chain is at its end
@@ -127,7 +128,13 @@ template <int C> static __device__ __forceinline__ void sum(const Block<C>& b) {
     }
     if (suspect) suspects(b, suspect, h);
     __syncwarp();
-    if (b.joined) cluster_arrive();
+    cluster_arrive();
     if (busy) store_rows(b, words);
-    conclude<SUMMERS>(b, (float*)memory);
+    cluster_wait();
+    if (b.suspicious()) {
+        cluster_release();
+        cluster_arrive();
+        cluster_wait();
+    }
+    if (b.rank == 0) conclude<SUMMERS, 128>(b, (float*)memory);
 }

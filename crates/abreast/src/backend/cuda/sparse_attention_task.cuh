@@ -2,7 +2,7 @@
 
 extern __shared__ __align__(1024) unsigned char memory[];
 
-// What the blocks of a row found out, in each block's shared memory.
+// What the blocks of a group of heads found out, in each block's shared memory.
 struct Flags {
     u32 suspect[MAX_HEADS / 32];  // a bit a head
     int invalid;
@@ -21,12 +21,13 @@ struct Task {
     i64 kv_len;
     u32 shared;
     int width, slots, tiles;
+    int part, parts;  // which group of heads, and how many a row has
     int head, heads, group;
-    bool joined;  // the cluster has other blocks
 
-    // Of a block that takes the row's `part`th group of heads.
-    __device__ Task(const Table* t, u32 blocks_x, int part, Flags* flags) : t(t), row(&t->row[BLOCK_Y]), flags(flags) {
-        joined = blocks_x > 1;
+    // Of a block of `blocks` that take a group of heads together.
+    __device__ Task(const Table* t, u32 blocks_x, int blocks, Flags* flags) : t(t), row(&t->row[BLOCK_Y]), flags(flags) {
+        part = BLOCK_X / blocks;
+        parts = blocks_x / blocks;
         shared = shared_address(memory);
         width = row->width;
         slots = slots_of(width);
@@ -51,14 +52,5 @@ struct Task {
         u32 any = f->invalid;
         for (int i = 0; i < MAX_HEADS / 32; i++) any |= f->suspect[i];
         return any;
-    }
-    // What warps that do not sum do at the end: no block leaves while others reach into its memory.
-    __device__ void leave() const {
-        if (!joined) return;
-        cluster_arrive();
-        cluster_wait();
-        if (!suspicious()) return;
-        cluster_arrive();
-        cluster_wait();
     }
 };
