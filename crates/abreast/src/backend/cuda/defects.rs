@@ -115,6 +115,7 @@ const DEFECTS: &[Defect] = &[
     defect("top_k_hopper", ["? NONFINITE_SCORE : 0;", "? 0 : 0;"], "top_k/fail_closed"),
     defect("top_k_hopper", ["i <= last ? score", "i < 9 ? score"], "top_k/ties/all_equal"),
     defect("top_k_hopper", ["bound.last = hi;", "bound.last = 0;"], "top_k/ties/all_equal"),
+    defect("top_k_hopper", ["left & ((1u << lane()) - 1)", "left & ((2u << lane()) - 1)"], "top_k/long"),
     defect(
         "top_k_hopper",
         ["score = __reduce_min_sync(FULL, there.x)", "score = __reduce_max_sync(FULL, there.x)"],

@@ -46,6 +46,7 @@ struct Kernel {
 
 /// Scores are in registers.
 const SHORT_512: Kernel = Kernel { name: "short_512", threads: 512, shared: 66, scores: 2048 };
+const KEPT_512_FEW: Kernel = Kernel { name: "kept_512_few", threads: 512, shared: 106, scores: 4096 };
 const KEPT_1024: Kernel = Kernel { name: "kept_1024", threads: 1024, shared: 106, scores: 16_384 };
 const KEPT_512: Kernel = Kernel { name: "kept_512", threads: 512, shared: 106, scores: 8192 };
 const KEPT_512_MORE: Kernel = Kernel { name: "kept_512_more", threads: 512, shared: 106, scores: 16_384 };
@@ -60,6 +61,9 @@ fn placed((rows, longest): (usize, usize), k: usize, chip: Chip) -> Placed {
     if longest <= SHORT_512.scores {
         return Placed { kernel: &SHORT_512, cluster: 1 };
     }
+    if longest <= 4 * KEPT_512_FEW.scores && rows <= chip.clusters(4) {
+        return Placed { kernel: &KEPT_512_FEW, cluster: 4 };
+    }
     if longest <= KEPT_1024.scores {
         return Placed { kernel: &KEPT_1024, cluster: 1 };
     }
@@ -70,7 +74,8 @@ fn placed((rows, longest): (usize, usize), k: usize, chip: Chip) -> Placed {
     let fits = |&blocks: &usize| blocks <= most && chip.clusters(blocks) >= rows;
     let cluster = [16, 8, 4].into_iter().find(fits).unwrap_or(least);
     let holds = |kernel: &&Kernel| longest.div_ceil(cluster) <= kernel.scores;
-    let kernel = [&KEPT_512, &KEPT_512_MORE, &HELD_1024].into_iter().find(holds).unwrap_or(&READ_1024);
+    let kernels = [&KEPT_512_FEW, &KEPT_512, &KEPT_512_MORE, &HELD_1024];
+    let kernel = kernels.into_iter().find(holds).unwrap_or(&READ_1024);
     Placed { kernel, cluster: cluster as u32 }
 }
 
@@ -93,7 +98,8 @@ impl Placed {
 mod tests {
     use super::*;
 
-    const ALL: [&Kernel; 6] = [&SHORT_512, &KEPT_1024, &KEPT_512, &KEPT_512_MORE, &HELD_1024, &READ_1024];
+    const ALL: [&Kernel; 7] =
+        [&SHORT_512, &KEPT_512_FEW, &KEPT_1024, &KEPT_512, &KEPT_512_MORE, &HELD_1024, &READ_1024];
 
     /// The numbers of the kernel file.
     #[test]

@@ -51,15 +51,10 @@ struct Blocks {
 
     // The bin of the histogram, or jointly of all blocks' together, that holds the `need`-th entry, BINS for none; how many
     // are in bins before it and in it, no fewer than COUNT_MAX where they are cut.
-    struct Bin {
-        u32 bin, before, members;
-    };
     __device__ __forceinline__ Bin bin_of(u32 need, bool joint) {
         __syncthreads();
-        const uint4 own = ((const uint4*)s.histogram)[lane()];
-        u32 count[BINS / WARP] = {own.x, own.y, own.z, own.w};
+        auto (*joined)[BINS / 2] = s.joined[hops % 2];
         if (joint) {
-            auto (*joined)[BINS / 2] = s.joined[hops % 2];
             expect(parts() * BINS * 2);
             const u32 pieces = BINS / 8, block = threadIdx.x / pieces, piece = threadIdx.x % pieces;
             if (block < parts()) {
@@ -67,42 +62,50 @@ struct Blocks {
                 send(in_block(shared_address(&joined[rank][4 * piece]), block), make_uint4(two(0), two(2), two(4), two(6)), in_block(hop_barrier(), block));
             }
             wait();
-            uint2 sum = make_uint2(0, 0);
-            for (u32 b = 0; b < parts(); b++) {
-                uint2 x = ((const uint2*)joined[b])[lane()];
-                sum.x += x.x;
-                sum.y += x.y;
+        }
+        // One warp for all: others that did the same would only take turns with it.
+        if (warp() == 0) {
+            const uint4 own = ((const uint4*)s.histogram)[lane()];
+            u32 count[BINS / WARP] = {own.x, own.y, own.z, own.w};
+            if (joint) {
+                uint2 sum = make_uint2(0, 0);
+                for (u32 b = 0; b < parts(); b++) {
+                    uint2 x = ((const uint2*)joined[b])[lane()];
+                    sum.x += x.x;
+                    sum.y += x.y;
+                }
+                count[0] = sum.x & 0xffff, count[1] = sum.x >> 16, count[2] = sum.y & 0xffff, count[3] = sum.y >> 16;
             }
-            count[0] = sum.x & 0xffff, count[1] = sum.x >> 16, count[2] = sum.y & 0xffff, count[3] = sum.y >> 16;
-        }
-        const u32 sum = count[0] + count[1] + count[2] + count[3];
-        u32 upto = sum;
+            const u32 sum = count[0] + count[1] + count[2] + count[3];
+            u32 upto = sum;
 #pragma unroll
-        for (int d = 1; d < WARP; d *= 2) {
-            u32 other = __shfl_up_sync(FULL, upto, d);
-            if (lane() >= d) upto += other;
-        }
-        const u32 there = __ballot_sync(FULL, upto >= need);
-        if (there == 0) return {BINS, 0, 0};
-        u32 before = upto - sum, bin = BINS / WARP * lane(), members = count[0];
+            for (int d = 1; d < WARP; d *= 2) {
+                u32 other = __shfl_up_sync(FULL, upto, d);
+                if (lane() >= d) upto += other;
+            }
+            const u32 there = __ballot_sync(FULL, upto >= need);
+            u32 before = upto - sum, bin = BINS / WARP * lane(), members = count[0];
 #pragma unroll
-        for (u32 i = 1; i < BINS / WARP; i++) {
-            if (before + members < need) before += members, bin = BINS / WARP * lane() + i, members = count[i];
+            for (u32 i = 1; i < BINS / WARP; i++) {
+                if (before + members < need) before += members, bin = BINS / WARP * lane() + i, members = count[i];
+            }
+            if (there == 0 && lane() == 0) s.bin = {BINS, 0, 0};
+            if (lane() == __ffs(there) - 1) s.bin = {bin, before, members};
         }
-        const int holder = __ffs(there) - 1;
-        return {__shfl_sync(FULL, bin, holder), __shfl_sync(FULL, before, holder), __shfl_sync(FULL, members, holder)};
+        __syncthreads();
+        return s.bin;
     }
     __device__ __forceinline__ void empty_histogram() {
-        __syncthreads();
         if (threadIdx.x < BINS) s.histogram[threadIdx.x] = 0;
     }
 
-    // Of the blocks' bounds the one that takes most: those of a block are reached by k / parts groups of it. And the best score.
+    // Of the blocks' bounds the one that takes most: those of a block are reached by k / parts groups of it. And the best scores.
     __device__ __forceinline__ void agree(Bound& bound, float& top) {
         expect(parts() * sizeof(uint4));
         const Candidate own = candidate(bound.score, bound.last);
+        __syncwarp();  // for the crest
         if (threadIdx.x < parts()) {
-            send(in_block(shared_address(&s.bound[rank]), lane()), make_uint4((u32)(own >> 32), (u32)own, ordered(top), 0), in_block(hop_barrier(), lane()));
+            send(in_block(shared_address(&s.bound[rank]), lane()), make_uint4((u32)(own >> 32), (u32)own, ordered(top), ordered(s.crest)), in_block(hop_barrier(), lane()));
         }
         wait();
         const uint4 there = lane() < parts() ? s.bound[lane()] : make_uint4(~0u, ~0u, 0, 0);
@@ -110,6 +113,10 @@ struct Blocks {
         bound.score = value_of(score);
         bound.last = index_of(__reduce_min_sync(FULL, there.x == score ? there.y : ~0u));
         top = value_of(__reduce_max_sync(FULL, there.z));
+    }
+    // The highest of the blocks' crests, after that.
+    __device__ __forceinline__ float crest() const {
+        return parts() == 1 ? s.crest : value_of(__reduce_max_sync(FULL, lane() < parts() ? s.bound[lane()].w : 0));
     }
 
     // Candidates of the cluster; how many are before this block's, how many block 0's inbox gets, and whether that is not all.

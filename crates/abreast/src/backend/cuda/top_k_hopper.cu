@@ -11,6 +11,8 @@
 //  4. More than CAP of them: a bound of the scores themselves, from the blocks' histograms joined.
 //  5. Block 0 puts them in order (top_k_order.cuh).
 // Short rows are candidates as they stand. A row that one block can hold alone is left to block 0 in a launch for longer ones.
+//
+// The next launch may start when this one may work, no earlier: else launches whose turn is far off pile up and take places.
 
 // A row of up to THREADS * OWN scores: all of them are candidates as they stand.
 template <int THREADS, int OWN>
@@ -43,6 +45,7 @@ static __device__ __forceinline__ void take_all(Candidate (&own)[OWN], float2* w
     const float2 other = lane() < THREADS / WARP ? warps[lane()] : make_float2(-F32_INF, F32_INF);
     all.top = other.x, all.worst = other.y;
     ends_of_warp(all.top, all.worst);
+    all.crest = all.top;
     all.used = all.top >= -F32_MAX ? OWN : 0;
     all.last = all.top == all.worst ? scores.n - 1 : ~0u;
 }
@@ -51,7 +54,6 @@ template <int THREADS, int FOURS, Hold HOLD, bool CLUSTER> static __device__ __f
     extern __shared__ __align__(128) char raw[];
     Shared& s = *(Shared*)raw;
     typedef Part<THREADS, FOURS, HOLD> Part;
-    dependents_may_start();
     const u32 blocks = CLUSTER ? cluster_blocks() : 1, rank = CLUSTER ? cluster_rank() : 0, index = CLUSTER ? cluster_index() : blockIdx.x;
     const Row row = t->row[index];
     const bool padding = row.n < 0;
@@ -78,6 +80,7 @@ template <int THREADS, int FOURS, Hold HOLD, bool CLUSTER> static __device__ __f
     }
     const Scores scores(t, row, scratch);
     wait_for_predecessors();
+    dependents_may_start();
     const bool alone = scores.n <= CAP || (scores.n <= min(ALONE, 4 * THREADS * FOURS) && k <= ALONE_K);
     const u32 bits = CLUSTER && !alone ? 31 - __clz(blocks) : 0;
     if (padding || rank >> bits) return;
@@ -95,7 +98,7 @@ template <int THREADS, int FOURS, Hold HOLD, bool CLUSTER> static __device__ __f
     s.status.store(bad);
     const Output to = s.to;
     if (given.used == 0) return to.fill(0);
-    put_in_order<THREADS>(s.order, own, given, to);
+    put_in_order<THREADS, Part::ABOVE>(s.order, own, given, to);
 }
 
 // Launches for rows of up to 4 * THREADS scores alone.
@@ -103,21 +106,25 @@ template <int THREADS> static __device__ __forceinline__ void select_short(const
     extern __shared__ __align__(128) char raw[];
     Order& o = *(Order*)raw;
     __shared__ float2 warps[WARP];
-    dependents_may_start();
     const Row row = t->row[blockIdx.x];
     const Output to = {(int*)t->out + row.out, row.offset, (u32)t->k};
     const Status status(t, blockIdx.x);
     const Scores scores(t, row, scratch);
     o.start<THREADS>();
     wait_for_predecessors();
+    dependents_may_start();
     if (row.n < 0) return;
     Candidate own[2048 / THREADS];
     Given given;
     bool bad = false;
     take_all<THREADS>(own, warps, scores, given, bad);
+    if (given.used == 0) {
+        to.fill(0);
+    } else {
+        given.used = 2048 / THREADS;  // which the compiler knows now
+        put_in_order<THREADS, 0>(o, own, given, to);
+    }
     status.store(bad);
-    if (given.used == 0) return to.fill(0);
-    put_in_order<THREADS>(o, own, given, to);
 }
 
 // The kernels, with the most shared memory that they use in KiB: top_k.rs has the same numbers.
@@ -134,6 +141,7 @@ template <int THREADS> static __device__ __forceinline__ void select_short(const
 
 SHORT(short_512, 512, 66)
 LONG(kept_1024, 1024, 4, KEPT, false, 106)
+LONG(kept_512_few, 512, 2, KEPT, true, 106)
 LONG(kept_512, 512, 4, KEPT, true, 106)
 LONG(kept_512_more, 512, 8, KEPT, true, 106)
 LONG(held_1024, 1024, 8, HELD, true, 218)

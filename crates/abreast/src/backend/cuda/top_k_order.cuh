@@ -66,8 +66,8 @@ struct Order {
         Candidate sorted[CAP];
         Found list[CAP];  // before: where candidates are collected
     };
-    // Zero before the last stage. Members of every bin, then start << 16 | members; and how many of those are in `sorted`. By
-    // turns, where bins are split. Behind the bins one a lane, for what is no candidate.
+    // Zero before the last stage. Members of every bin, then start << 16 | members; and how many of those are in `sorted`, or
+    // by turns, where bins are split. Behind the bins one a lane, for what is no candidate.
     alignas(16) u32 bins[2][FINE + WARP];
     u32 warps[WARP];
     u32 low, high;   // indices of crowded bins
@@ -97,15 +97,17 @@ template <int THREADS> static __device__ __forceinline__ bool starts(Order& o, u
     u32 sum = 0;
 #pragma unroll
     for (int i = 0; i < OWN; i++) sum += own.bin[i];
+    const u32 of_warp = __reduce_add_sync(FULL, sum);
+    if (lane() == 0) o.warps[warp()] = of_warp;
+    __syncthreads();
+    const u32 before = lane() < warp() ? o.warps[lane()] : 0;
     u32 upto = sum;
 #pragma unroll
     for (int s = 1; s < WARP; s *= 2) {
         u32 other = __shfl_up_sync(FULL, upto, s);
         if (lane() >= s) upto += other;
     }
-    if (lane() == WARP - 1) o.warps[warp()] = upto;
-    __syncthreads();
-    u32 start = __reduce_add_sync(FULL, lane() < warp() ? o.warps[lane()] : 0u) + upto - sum;
+    u32 start = __reduce_add_sync(FULL, before) + upto - sum;
     if (threadIdx.x == THREADS - 1) o.valid = start + sum;
     const bool matters = start < k, last = matters && start + sum >= k;
     u32 most = 0;
@@ -155,20 +157,24 @@ template <int THREADS> static __device__ __noinline__ void bitonic(Candidate* so
 struct Given {
     u32 used;          // entries of a thread
     float top, worst;  // ends of the scores
+    float crest;       // few are better than that; else the best
     u32 last;          // where many may have the worst score: the last index of those; else ~0
 };
 
-// Every thread brings its candidates, 0 for none; entries from `used` on are 0 in all threads.
-template <int THREADS, int OWN>
+// Every thread brings its candidates, 0 for none; entries from `used` on are 0 in all threads. The first ABOVE bins are for the few
+// scores above the crest.
+template <int THREADS, u32 ABOVE, int OWN>
 static __device__ __forceinline__ void put_in_order(Order& o, Candidate (&own)[OWN], const Given& given, const Output& to) {
     const u32 used = given.used, none = FINE + lane();
     // Bins by score, and where the worst is that of many, by index for those.
     const bool tied = given.last != ~0u;
-    const Linear bins(given.top, given.worst, tied ? FINE / 2 : FINE);
+    const float crest = ABOVE ? given.crest : given.top;
+    const Linear upper(given.top, crest, ABOVE ? ABOVE : 1), lower(crest, given.worst, (tied ? FINE / 2 : FINE) - ABOVE);
+    auto position = [&](float score) { return ABOVE && score > crest ? upper.place(score) : ABOVE + lower.place(score); };
     const float by_index = __fdividef((float)(FINE / 2 - 1), (float)given.last + 1.0f);
     auto bin_of = [&](Candidate c) -> u32 {
         const float score = score_of(c);
-        return (u32)(tied && score == given.worst ? fmaf((float)index_of(c), by_index, FINE / 2) : bins.place(score));
+        return (u32)(tied && score == given.worst ? fmaf((float)index_of(c), by_index, FINE / 2) : position(score));
     };
     u32 bin[OWN], span[OWN], place[OWN], home[OWN];  // home: a place in the bin that was split by index
     each<OWN>(used, [&](u32 e) {
@@ -178,8 +184,12 @@ static __device__ __forceinline__ void put_in_order(Order& o, Candidate (&own)[O
     // What comes back from memory is looked at in a loop of its own: so loads are under way together.
     u32 which = 0;
     bool equal = false;
+    // The first time many may meet in a bin: which place each gets is asked only when few do.
     auto count = [&](bool again) -> bool {
-        each<OWN>(used, [&](u32 e) { atomicAdd(&o.bins[which][bin[e]], 1u); });
+        each<OWN>(used, [&](u32 e) {
+            if (again) place[e] = atomicAdd(&o.bins[which][bin[e]], 1u);
+            else atomicAdd(&o.bins[which][bin[e]], 1u);
+        });
         __syncthreads();
         if (again) o.clear<THREADS>(which ^ 1);
         const bool crowded = starts<THREADS>(o, which, to.k);
@@ -192,16 +202,18 @@ static __device__ __forceinline__ void put_in_order(Order& o, Candidate (&own)[O
     };
     bool crowded = count(false);
     u32 whole = 0;  // candidates that are left before that
-    if (crowded) {
+    if (!crowded) {
+        each<OWN>(used, [&](u32 e) { place[e] = atomicAdd(&o.bins[1][bin[e]], 1u); });
+    } else {
         // Between which indices are crowded bins, and are their scores equal? Neighbours are likely to tell.
         u32 low = ~0u, high = 0;
         bool differ = false;
         each<OWN>(used, [&](u32 e) {
             const u32 score = (u32)(own[e] >> 32), next = __shfl_down_sync(FULL, bin[e], 1), of_next = __shfl_down_sync(FULL, score, 1);
-            if (!own[e] || (span[e] & 0xffff) <= CROWDED) return;
-            differ |= next == bin[e] && of_next != score;
-            low = min(low, index_of(own[e]));
-            high = max(high, index_of(own[e]));
+            const bool in_crowd = own[e] && (span[e] & 0xffff) > CROWDED;
+            differ |= in_crowd & (next == bin[e]) & (of_next != score);
+            low = min(low, in_crowd ? index_of(own[e]) : ~0u);
+            high = max(high, in_crowd ? index_of(own[e]) : 0);
         });
         low = __reduce_min_sync(FULL, low);
         high = __reduce_max_sync(FULL, high);
@@ -214,25 +226,20 @@ static __device__ __forceinline__ void put_in_order(Order& o, Candidate (&own)[O
 #pragma unroll 1
         for (low = o.low;; equal = true) {
             whole = o.valid < to.k ? o.valid : o.end;
+            const u32 shift = whole > FINE;
             each<OWN>(used, [&](u32 e) {
-                if (!own[e]) return;
-                const u32 members = span[e] & 0xffff;
-                u32 into = span[e] >> 16;
-                home[e] = NOWHERE;
-                if (members > CROWDED) {
-                    home[e] = into + 1;
-                    // Monotone both ways.
-                    const float part = equal ? (float)(index_of(own[e]) - low) * scale : bins.place(score_of(own[e])) - (float)bin[e];
-                    into += min(members - 1, (u32)(fmaxf(part, 0.0f) * (float)members));
-                }
-                bin[e] = into >> (whole > FINE);
+                const u32 members = span[e] & 0xffff, start = span[e] >> 16;
+                // Monotone both ways.
+                const float part = equal ? (float)(index_of(own[e]) - low) * scale : position(score_of(own[e])) - (float)bin[e];
+                const u32 further = members > CROWDED ? min(members - 1, (u32)(fmaxf(part, 0.0f) * (float)members)) : 0;
+                home[e] = members > CROWDED && own[e] ? start + 1 : NOWHERE;
+                bin[e] = own[e] ? (start + further) >> shift : none;
             });
             which ^= 1;
             crowded = count(true);
             if (equal || !crowded) break;
         }
     }
-    each<OWN>(used, [&](u32 e) { place[e] = atomicAdd(&o.bins[which ^ 1][bin[e]], 1u); });
     each<OWN>(used, [&](u32 e) {
         if (!own[e]) return;
         const u32 at = (span[e] >> 16) + place[e];

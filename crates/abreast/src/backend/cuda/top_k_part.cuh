@@ -17,6 +17,7 @@ template <int THREADS, int FOURS, Hold HOLD> struct Part : Blocks {
     enum Group { SHARE, FOUR, SCORE } group = SHARE;
 
     static constexpr int OWN = CAP / THREADS;
+    static constexpr u32 ABOVE = THREADS == 512 ? 32 : 0;  // bins for outliers, where registers allow it
     static constexpr u32 LIMIT = HOLD == HELD ? 2048 : CAP;  // most fours that are looked at one by one
     static_assert(HOLD != HELD || LIMIT * sizeof(u32) <= sizeof(Shared::joined), "the list's place");
     // The list of fours that hold candidates, and a thread's fours where they are held.
@@ -115,9 +116,20 @@ template <int THREADS, int FOURS, Hold HOLD> struct Part : Blocks {
         } else {
             const u32 further = listed ? THREADS : 4 * step(), end = listed ? s.fours : scores.n;
 #pragma unroll 1
-            for (u32 at = listed ? threadIdx.x : first(0); at - (listed ? lane() : 4 * lane()) < end; at += further) {
-                const u32 i = !listed ? at : at < end ? work()[at] : scores.n;
-                f(scores.any(i, bad), i);
+            for (u32 at = listed ? threadIdx.x : first(0); at - (listed ? lane() : 4 * lane()) < end; at += 2 * further) {
+                // Two at a time, both under way.
+                auto index = [&](u32 j) {
+                    const u32 there = at + j * further;
+                    return there >= end ? scores.n : listed ? work()[there] : there;
+                };
+                const u32 i[2] = {index(0), index(1)};
+                float4 x[2];
+                scores.fetch(x, [&](u32 j) { return i[j]; });
+#pragma unroll
+                for (u32 j = 0; j < 2; j++) {
+                    scores.settle(x[j], i[j], bad);
+                    f(x[j], i[j]);
+                }
             }
         }
     }
@@ -184,6 +196,7 @@ template <int THREADS, int FOURS, Hold HOLD> struct Part : Blocks {
         const bool any = top >= -F32_MAX;
         const uint2 ends = range<THREADS>(any ? ordered(top) : 0, any ? ordered(low) : ~0u, false);
         top = -F32_MAX;
+        if (threadIdx.x == 0) s.crest = ends.x ? value_of(ends.x) : top, s.crest_is_lower = false;
         if (ends.x == 0) return false;  // nothing can be selected
         top = value_of(ends.x);
         const Linear line(top, value_of(ends.y), BINS);
@@ -195,6 +208,7 @@ template <int THREADS, int FOURS, Hold HOLD> struct Part : Blocks {
         if (found.bin == BINS) return false;
         if (found.before + found.members > enough) {
             crowd = {ends, line, found.bin, need - found.before, enough - found.before};
+            if (threadIdx.x == 0) s.crest_is_lower = found.before <= need / 16;
             return true;
         }
         // Low enough for all of those bins, rounding included.
@@ -220,7 +234,9 @@ template <int THREADS, int FOURS, Hold HOLD> struct Part : Blocks {
             });
             empty_histogram();
             const uint2 ends = range<THREADS>(most, least, joint);
-            hi = ends.x, lo = ends.y, linear = false;
+            hi = ends.x, lo = ends.y;
+            if (threadIdx.x == 0 && linear && s.crest_is_lower) s.crest = value_of(hi);
+            linear = false;
             bound.score = value_of(hi);
             if (hi == lo) break;
             shift = hi - lo < BINS ? 0 : 25 - __clz(hi - lo);
@@ -258,46 +274,34 @@ template <int THREADS, int FOURS, Hold HOLD> struct Part : Blocks {
         }
         bound.last = hi;
     }
-    // A place in a queue for `own` entries of each thread, and how many all of the warp have. All of a warp together.
-    struct Queued {
-        u32 own, start, all;
-    };
-    __device__ __forceinline__ Queued queue(u32* length, u32 own) {
-        u32 upto = own, start = 0;
-#pragma unroll
-        for (int d = 1; d < WARP; d *= 2) {
-            const u32 other = __shfl_up_sync(FULL, upto, d);
-            if (lane() >= d) upto += other;
-        }
-        if (lane() == WARP - 1) start = atomicAdd(length, upto);
-        start = __shfl_sync(FULL, start, WARP - 1);
-        return {start + upto - own, start, __shfl_sync(FULL, upto, WARP - 1)};
-    }
-
-    // Takes those of a thread's scores that reach the bound: to the list, and from there while there is place to block 0's inbox.
+    // Takes those of a thread's scores that reach the bound: to the list, and while there is place to block 0's inbox. Few do: a
+    // turn of the warp takes one of every lane that has any left.
     template <int J, class F> __device__ __forceinline__ void take(const float4 (&x)[J], F index, const Bound& bound, bool to_inbox) {
-        u32 own = 0;
+        float score[4 * J];
+        u32 mask = 0;
 #pragma unroll
         for (u32 j = 0; j < J; j++) {
             const float least = bound.of_four(index(j));
-            own += (x[j].x >= least) + (x[j].y >= least) + (x[j].z >= least) + (x[j].w >= least);
-        }
-        if (!__any_sync(FULL, own)) return;
-        const Queued at = queue(&s.found, own);
-        if (at.start + at.all > CAP) return;  // too many
-        Found* list = s.order.list + at.own;
+            score[4 * j] = x[j].x, score[4 * j + 1] = x[j].y, score[4 * j + 2] = x[j].z, score[4 * j + 3] = x[j].w;
 #pragma unroll
-        for (u32 j = 0; j < J; j++) {
-            const float least = bound.of_four(index(j));
-            auto one = [&](float score, u32 i) {
-                if (score >= least) *list++ = {i, score};
-            };
-            one(x[j].x, index(j)), one(x[j].y, index(j) + 1), one(x[j].z, index(j) + 2), one(x[j].w, index(j) + 3);
+            for (u32 e = 4 * j; e < 4 * j + 4; e++) mask |= (u32)(score[e] >= least) << e;
         }
-        if (!to_inbox) return;
-        __syncwarp();
+        const u32 all = __reduce_add_sync(FULL, (u32)__popc(mask));
+        if (all == 0) return;
+        u32 start = 0;
+        if (lane() == 0) start = atomicAdd(&s.found, all);
+        start = __shfl_sync(FULL, start, 0);
+        if (start + all > CAP) return;  // too many
         const u32 inbox = in_block(shared_address(&s.inbox[rank * inbox_size()]), 0), barrier = in_block(shared_address(&s.inbox_barrier), 0);
-        for (u32 e = at.start + lane(); e < min(at.start + at.all, inbox_size()); e += WARP) send(inbox + 8 * e, *(u64*)&s.order.list[e], barrier);
+        for (u32 left; (left = __ballot_sync(FULL, mask != 0)) != 0; mask &= mask - 1) {
+            if (mask) {
+                const u32 bit = __ffs(mask) - 1, at = start + __popc(left & ((1u << lane()) - 1));
+                const Found found = {index(bit / 4) + bit % 4, pick(score, bit)};
+                s.order.list[at] = found;
+                if (to_inbox && at < inbox_size()) send(inbox + 8 * at, *(const u64*)&found, barrier);
+            }
+            start += __popc(left);
+        }
     }
 
     // Takes the scores that reach the bound.
@@ -320,18 +324,37 @@ template <int THREADS, int FOURS, Hold HOLD> struct Part : Blocks {
 
     // Lists the fours that hold such scores, so that the few are spread over all threads.
     __device__ __forceinline__ void list(const Bound& bound) {
-        u32 mask = 0;
+        u32 above = 0, equal = 0;
+        const float next = value_of(ordered(bound.score) + 1);
 #pragma unroll
-        for (u32 j = 0; j < FOURS; j++) mask |= (best(j) >= bound.of_four(first(j))) << j;
-        const u32 own = __popc(mask) * laps() + has_rest();
-        if (!__any_sync(FULL, own)) return;
-        const Queued at = queue(&s.fours, own);
-        if (at.start + at.all > LIMIT) return;
-        u32* to = work() + at.own;
-        for (; mask; mask &= mask - 1) {
+        for (u32 j = 0; j < FOURS; j++) {
+            above |= (best(j) >= next) << j;
+            equal |= (best(j) == bound.score && first(j) <= bound.last) << j;
+        }
+        // Scores equal to the bound are in laps from that of the best to that of the last index.
+        auto first_lap = [&](u32 j) { return equal >> j & 1 ? laps_of_best >> 4 * j & 15 : 0; };
+        auto last_lap = [&](u32 j) { return equal >> j & 1 ? min(laps(), (bound.last - first(j) >> 31 - __clz(lap())) + 1) : laps(); };
+        u32 own = has_rest();
+        for (u32 mask = above | equal; mask; mask &= mask - 1) {
+            const u32 j = __ffs(mask) - 1, f = first_lap(j), u = last_lap(j);
+            own += HOLD == HELD ? 1 : max(f, u) - f;
+        }
+        const u32 all = __reduce_add_sync(FULL, own);
+        if (all == 0) return;
+        u32 start = 0, upto = own;
+        if (lane() == 0) start = atomicAdd(&s.fours, all);
+#pragma unroll
+        for (int d = 1; d < WARP; d *= 2) {
+            const u32 other = __shfl_up_sync(FULL, upto, d);
+            if (lane() >= d) upto += other;
+        }
+        start = __shfl_sync(FULL, start, 0);
+        if (start + all > LIMIT) return;
+        u32* to = work() + start + upto - own;
+        for (u32 mask = above | equal; mask; mask &= mask - 1) {
             const u32 j = __ffs(mask) - 1;
             if (HOLD == HELD) *to++ = j * THREADS + threadIdx.x;
-            for (u32 l = 0; HOLD != HELD && l < laps(); l++) *to++ = l * lap() + first(j);
+            else for (u32 l = first_lap(j); l < last_lap(j); l++) *to++ = l * lap() + first(j);
         }
         if (has_rest()) *to = scores.end();
     }
@@ -362,6 +385,7 @@ template <int THREADS, int FOURS, Hold HOLD> struct Part : Blocks {
             group = SCORE;
             bound.last = ~0u;
         }
+        if (ABOVE) all.crest = crest();
         all.worst = bound.score;
         all.last = bound.last | 3;
         if (parts() > 1 && !counts.all_sent) {

@@ -37,6 +37,11 @@ struct Status {
     }
 };
 
+// A bin of a histogram; entries before it and in it.
+struct Bin {
+    u32 bin, before, members;
+};
+
 struct Shared {
     Found inbox[CAP];     // block 0: the first CAP / parts candidates of each block, sent as they are found
     alignas(16) u32 histogram[BINS];
@@ -49,6 +54,9 @@ struct Shared {
         uint2 warps[WARP];
         float2 ends[WARP];
     };
+    Bin bin;           // what was sought last
+    float crest;       // as `Given` has it, of this block
+    bool crest_is_lower;  // than the best
     u32 found, fours;  // of this block: candidates, entries of `work`
     Output to;
     Status status;
@@ -68,6 +76,15 @@ static __device__ __forceinline__ bool mend(float& x) {
     return true;
 }
 static __device__ __forceinline__ bool mend(float4& x) { return mend(x.x) | mend(x.y) | mend(x.z) | mend(x.w); }
+
+// x[i], of registers.
+template <int N> static __device__ __forceinline__ float pick(const float (&x)[N], u32 i) {
+    float half[N / 2];
+#pragma unroll
+    for (u32 j = 0; j < N / 2; j++) half[j] = i & 1 ? x[2 * j + 1] : x[2 * j];
+    return pick(half, i / 2);
+}
+template <> __device__ __forceinline__ float pick(const float (&x)[1], u32) { return x[0]; }
 
 // A row's scores, four at a time.
 struct Scores {
@@ -129,11 +146,5 @@ struct Scores {
         } else if (!all_finite(x)) {
             bad |= mend(x);
         }
-    }
-    __device__ __forceinline__ float4 any(u32 i, bool& bad) const {
-        float4 x = rest();
-        if (i < end()) x = aligned() ? *(const float4*)(at + i) : make_float4(at[i], at[i + 1], at[i + 2], at[i + 3]);
-        settle(x, i, bad);
-        return x;
     }
 };
