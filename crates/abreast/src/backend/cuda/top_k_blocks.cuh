@@ -99,13 +99,12 @@ struct Blocks {
         if (threadIdx.x < BINS) s.histogram[threadIdx.x] = 0;
     }
 
-    // Of the blocks' bounds the one that takes most: those of a block are reached by k / parts groups of it. And the best scores.
+    // Of the blocks' bounds the one that takes most: those of a block are reached by k / parts groups of it. And the best score.
     __device__ __forceinline__ void agree(Bound& bound, float& top) {
         expect(parts() * sizeof(uint4));
         const Candidate own = candidate(bound.score, bound.last);
-        __syncwarp();  // for the crest
         if (threadIdx.x < parts()) {
-            send(in_block(shared_address(&s.bound[rank]), lane()), make_uint4((u32)(own >> 32), (u32)own, ordered(top), ordered(s.crest)), in_block(hop_barrier(), lane()));
+            send(in_block(shared_address(&s.bound[rank]), lane()), make_uint4((u32)(own >> 32), (u32)own, ordered(top), 0), in_block(hop_barrier(), lane()));
         }
         wait();
         const uint4 there = lane() < parts() ? s.bound[lane()] : make_uint4(~0u, ~0u, 0, 0);
@@ -113,10 +112,6 @@ struct Blocks {
         bound.score = value_of(score);
         bound.last = index_of(__reduce_min_sync(FULL, there.x == score ? there.y : ~0u));
         top = value_of(__reduce_max_sync(FULL, there.z));
-    }
-    // The highest of the blocks' crests, after that.
-    __device__ __forceinline__ float crest() const {
-        return parts() == 1 ? s.crest : value_of(__reduce_max_sync(FULL, lane() < parts() ? s.bound[lane()].w : 0));
     }
 
     // Candidates of the cluster; how many are before this block's, how many block 0's inbox gets, and whether that is not all.

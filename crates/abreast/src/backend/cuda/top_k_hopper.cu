@@ -45,7 +45,6 @@ static __device__ __forceinline__ void take_all(Candidate (&own)[OWN], float2* w
     const float2 other = lane() < THREADS / WARP ? warps[lane()] : make_float2(-F32_INF, F32_INF);
     all.top = other.x, all.worst = other.y;
     ends_of_warp(all.top, all.worst);
-    all.crest = all.top;
     all.used = all.top >= -F32_MAX ? OWN : 0;
     all.last = all.top == all.worst ? scores.n - 1 : ~0u;
 }
@@ -98,7 +97,7 @@ template <int THREADS, int FOURS, Hold HOLD, bool CLUSTER> static __device__ __f
     s.status.store(bad);
     const Output to = s.to;
     if (given.used == 0) return to.fill(0);
-    put_in_order<THREADS, Part::ABOVE>(s.order, own, given, to);
+    put_in_order<THREADS>(s.order, own, given, to);
 }
 
 // Launches for rows of up to 4 * THREADS scores alone.
@@ -122,7 +121,7 @@ template <int THREADS> static __device__ __forceinline__ void select_short(const
         to.fill(0);
     } else {
         given.used = 2048 / THREADS;  // which the compiler knows now
-        put_in_order<THREADS, 0>(o, own, given, to);
+        put_in_order<THREADS>(o, own, given, to);
     }
     status.store(bad);
 }

@@ -157,24 +157,20 @@ template <int THREADS> static __device__ __noinline__ void bitonic(Candidate* so
 struct Given {
     u32 used;          // entries of a thread
     float top, worst;  // ends of the scores
-    float crest;       // few are better than that; else the best
     u32 last;          // where many may have the worst score: the last index of those; else ~0
 };
 
-// Every thread brings its candidates, 0 for none; entries from `used` on are 0 in all threads. The first ABOVE bins are for the few
-// scores above the crest.
-template <int THREADS, u32 ABOVE, int OWN>
+// Every thread brings its candidates, 0 for none; entries from `used` on are 0 in all threads.
+template <int THREADS, int OWN>
 static __device__ __forceinline__ void put_in_order(Order& o, Candidate (&own)[OWN], const Given& given, const Output& to) {
     const u32 used = given.used, none = FINE + lane();
     // Bins by score, and where the worst is that of many, by index for those.
     const bool tied = given.last != ~0u;
-    const float crest = ABOVE ? given.crest : given.top;
-    const Linear upper(given.top, crest, ABOVE ? ABOVE : 1), lower(crest, given.worst, (tied ? FINE / 2 : FINE) - ABOVE);
-    auto position = [&](float score) { return ABOVE && score > crest ? upper.place(score) : ABOVE + lower.place(score); };
+    const Linear bins(given.top, given.worst, tied ? FINE / 2 : FINE);
     const float by_index = __fdividef((float)(FINE / 2 - 1), (float)given.last + 1.0f);
     auto bin_of = [&](Candidate c) -> u32 {
         const float score = score_of(c);
-        return (u32)(tied && score == given.worst ? fmaf((float)index_of(c), by_index, FINE / 2) : position(score));
+        return (u32)(tied && score == given.worst ? fmaf((float)index_of(c), by_index, FINE / 2) : bins.place(score));
     };
     u32 bin[OWN], span[OWN], place[OWN], home[OWN];  // home: a place in the bin that was split by index
     each<OWN>(used, [&](u32 e) {
@@ -230,7 +226,7 @@ static __device__ __forceinline__ void put_in_order(Order& o, Candidate (&own)[O
             each<OWN>(used, [&](u32 e) {
                 const u32 members = span[e] & 0xffff, start = span[e] >> 16;
                 // Monotone both ways.
-                const float part = equal ? (float)(index_of(own[e]) - low) * scale : position(score_of(own[e])) - (float)bin[e];
+                const float part = equal ? (float)(index_of(own[e]) - low) * scale : bins.place(score_of(own[e])) - (float)bin[e];
                 const u32 further = members > CROWDED ? min(members - 1, (u32)(fmaxf(part, 0.0f) * (float)members)) : 0;
                 home[e] = members > CROWDED && own[e] ? start + 1 : NOWHERE;
                 bin[e] = own[e] ? (start + further) >> shift : none;

@@ -17,7 +17,6 @@ template <int THREADS, int FOURS, Hold HOLD> struct Part : Blocks {
     enum Group { SHARE, FOUR, SCORE } group = SHARE;
 
     static constexpr int OWN = CAP / THREADS;
-    static constexpr u32 ABOVE = THREADS == 512 ? 32 : 0;  // bins for outliers, where registers allow it
     static constexpr u32 LIMIT = HOLD == HELD ? 2048 : CAP;  // most fours that are looked at one by one
     static_assert(HOLD != HELD || LIMIT * sizeof(u32) <= sizeof(Shared::joined), "the list's place");
     // The list of fours that hold candidates, and a thread's fours where they are held.
@@ -196,7 +195,6 @@ template <int THREADS, int FOURS, Hold HOLD> struct Part : Blocks {
         const bool any = top >= -F32_MAX;
         const uint2 ends = range<THREADS>(any ? ordered(top) : 0, any ? ordered(low) : ~0u, false);
         top = -F32_MAX;
-        if (threadIdx.x == 0) s.crest = ends.x ? value_of(ends.x) : top, s.crest_is_lower = false;
         if (ends.x == 0) return false;  // nothing can be selected
         top = value_of(ends.x);
         const Linear line(top, value_of(ends.y), BINS);
@@ -208,7 +206,6 @@ template <int THREADS, int FOURS, Hold HOLD> struct Part : Blocks {
         if (found.bin == BINS) return false;
         if (found.before + found.members > enough) {
             crowd = {ends, line, found.bin, need - found.before, enough - found.before};
-            if (threadIdx.x == 0) s.crest_is_lower = found.before <= need / 16;
             return true;
         }
         // Low enough for all of those bins, rounding included.
@@ -234,9 +231,7 @@ template <int THREADS, int FOURS, Hold HOLD> struct Part : Blocks {
             });
             empty_histogram();
             const uint2 ends = range<THREADS>(most, least, joint);
-            hi = ends.x, lo = ends.y;
-            if (threadIdx.x == 0 && linear && s.crest_is_lower) s.crest = value_of(hi);
-            linear = false;
+            hi = ends.x, lo = ends.y, linear = false;
             bound.score = value_of(hi);
             if (hi == lo) break;
             shift = hi - lo < BINS ? 0 : 25 - __clz(hi - lo);
@@ -385,7 +380,6 @@ template <int THREADS, int FOURS, Hold HOLD> struct Part : Blocks {
             group = SCORE;
             bound.last = ~0u;
         }
-        if (ABOVE) all.crest = crest();
         all.worst = bound.score;
         all.last = bound.last | 3;
         if (parts() > 1 && !counts.all_sent) {

@@ -55,8 +55,6 @@ struct Shared {
         float2 ends[WARP];
     };
     Bin bin;           // what was sought last
-    float crest;       // as `Given` has it, of this block
-    bool crest_is_lower;  // than the best
     u32 found, fours;  // of this block: candidates, entries of `work`
     Output to;
     Status status;
