@@ -140,26 +140,32 @@ sanitize() {
     done
 }
 
-# The whole suite, few rows alone, under each of TOOLS, by METHOD, piece by piece, JOBS at a time: minutes. What is in the folder KEEP as clean from an
+# The suite, briefly, under each of TOOLS, by METHOD, piece by piece, JOBS at a time on each GPU: minutes. What is in the folder KEEP as clean from an
 # earlier run is left out, so that a run that was cut short can be taken up.
 sanitize_all() {
-    local keep tool piece log method=${METHOD-reference}
+    local keep tool piece log gpus slots=0 method=${METHOD-reference}
     find_sanitizer
     keep=${KEEP-$(mktemp -d)}
     mkdir -p "$keep"
-    ./abreast verify --brief --method "$method" --list | cut -d / -f 1,2 | sort -u >"$keep/pieces"
+    IFS=, read -ra gpus <<<"${CUDA_VISIBLE_DEVICES-$(nvidia-smi --query-gpu=index --format=csv,noheader | paste -sd,)}"
+    # Of the others, both methods are the same kernels.
+    local of='.'
+    [ "$method" = reference ] || of='^(sparse_attention|index_scores|select_keys|steps)/'
+    ./abreast verify --brief --method "$method" --list | cut -d / -f 1,2 | grep -E "$of" | sort -u >"$keep/pieces"
     for tool in ${TOOLS-memcheck racecheck initcheck synccheck}; do
         for piece in $(sort -r "$keep/pieces"); do
             log=$keep/$tool-$method-${piece//\//-}
             [ ! -e "$log.clean" ] || continue
-            while [ "$(jobs -rp | wc -l)" -ge "${JOBS-8}" ]; do wait -n; done
+            while [ "$(jobs -rp | wc -l)" -ge $((${JOBS-6} * ${#gpus[@]})) ]; do wait -n; done
             (
                 start=$SECONDS
+                export CUDA_VISIBLE_DEVICES=${gpus[slots % ${#gpus[@]}]}
                 "${check[@]}" --tool "$tool" ./abreast verify --brief --backend cuda --method "$method" --filter "$piece/" >"$log.running" 2>&1
                 status=$?
                 echo "$tool $piece: status $status, $((SECONDS - start)) s"
                 [ $status = 0 ] && mv "$log.running" "$log.clean" || mv "$log.running" "$log.failed"
             ) &
+            slots=$((slots + 1))
         done
     done
     wait

@@ -2,12 +2,14 @@ enum Kind { PLAIN, RING, SHIFTED };
 
 template <Kind KIND>
 static __device__ __forceinline__ void compress(const Row* table, u32 r) {
-    // f32 [d], the norm; f32 [d], what is pooled; pieces.
+    // f32 [d], the norm; f32 [d], what is pooled; tiles.
     extern __shared__ float4 shared[];
     __shared__ Meeting meeting;
+    __shared__ Pool pool;
     const Row row = table[r];
     const bool one = parts() == 1, first = part() == 0;
     const u32 ratio = KIND == PLAIN ? row.ratio : OVERLAP;
+    if (KIND == PLAIN && row.phase + row.tokens >= ratio) pool.begin();
     if (!one) meeting.begin();
     float* norm = (float*)shared;
     float* c = norm + row.d;
@@ -25,7 +27,7 @@ static __device__ __forceinline__ void compress(const Row* table, u32 r) {
             if (one) __syncthreads();
             else meeting.again();
         }
-        if (KIND == PLAIN) pool_plain(row, token, now, ends, norm, c, meeting);
+        if (KIND == PLAIN) pool_plain(row, token, now, blocks, pool, norm, c, meeting);
         else pool_overlapped<KIND == RING>(row, token, now, ends, norm, c, meeting);
         if (ends) {
             if (one) __syncthreads();

@@ -137,9 +137,11 @@ struct Meeting {
     }
 };
 
+// Of 16 bytes past the first-level cache, as whole lines.
 template <int BYTES>
 static __device__ __forceinline__ void copy_async(float* to, u64 from) {
-    asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" :: "r"(shared_address(to)), "l"(from), "n"(BYTES));
+    if (BYTES == 16) asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" :: "r"(shared_address(to)), "l"(from));
+    else asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" :: "r"(shared_address(to)), "l"(from), "n"(BYTES));
 }
 
 // All groups of copies but the newest `PENDING` have come.

@@ -34,10 +34,9 @@ struct Row {
 
 /// Threads of a block, as in the kernels; of overlapped blocks at most.
 const OVERLAPPED_THREADS: usize = 256;
-const PLAIN_THREADS: usize = 9 * PARTIALS;
-/// Slots of a piece of a window: scores and values of 32 features.
-const CHUNK: usize = 128;
-const PIECE: usize = 2 * CHUNK * PARTIALS * size_of::<f32>();
+const PLAIN_THREADS: usize = 6 * PARTIALS;
+/// Scores and values of 128 slots, 32 features.
+const TILE: usize = 2 * 128 * PARTIALS * size_of::<f32>();
 
 pub(super) fn plan(mut op: Checked<Compress<'_, '_>>, target: Target) -> Plan {
     let (rows, [_, d]) = (target.room.rows(op.rows.len()), op.out.shape());
@@ -76,9 +75,7 @@ pub(super) fn plan(mut op: Checked<Compress<'_, '_>>, target: Target) -> Plan {
         (true, StateLayout::Ring) => ("compress_ring", threads, shared),
         (true, StateLayout::Shifted) => ("compress_shifted", threads, shared),
         (false, _) => {
-            let pieces = (d / PARTIALS).div_ceil(parts) * (ratio as usize).div_ceil(CHUNK);
-            let kept = pieces.min(if target.chip.hopper { 3 } else { 2 });
-            ("compress_plain", PLAIN_THREADS, shared + kept * PIECE)
+            ("compress_plain", PLAIN_THREADS, shared + TILE * if target.chip.hopper { 3 } else { 2 })
         }
     };
     plan.launch(Launch {
@@ -100,9 +97,9 @@ fn parts(rows: usize, overlapped: bool) -> usize {
     match (overlapped, rows) {
         (true, ..=32) => 4,
         (true, _) => 2,
-        (false, ..=16) => 16,
-        (false, ..=32) => 8,
-        (false, ..=64) => 4,
+        (false, ..=8) => 16,
+        (false, ..=16) => 8,
+        (false, ..=32) => 4,
         (false, _) => 2,
     }
 }

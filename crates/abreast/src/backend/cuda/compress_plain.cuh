@@ -1,11 +1,13 @@
-// Blocks of a ratio that do not overlap, in pieces of a window, one after the other: 32 features, CHUNK slots. WEIGHERS warps fetch
-// and weigh a piece's slots; one more warp brings the token, and sums up, slot after slot, what they have weighed. Pieces lie in BUFFERS
-// places of shared memory, so that others are on their way while one is weighed. Loops are short: what they cost is mostly the
-// fetching of their code.
+// Blocks of a ratio that do not overlap, in tiles: 32 features, CHUNK slots of the window. FETCHERS warps of a block ask for its tiles
+// one after the other, into BUFFERS places of shared memory: asking stalls where memory is busy, so that nobody else has to. Each of
+// POOLERS warps has SLOTS_EACH slots of every tile, a lane a feature: weights are in registers only, and the two sums go from warp
+// to warp, in the order of the slots.
 
-#define WEIGHERS 8
-#define PLAIN_THREADS ((WEIGHERS + 1) * WARP)
 #define CHUNK 128
+#define POOLERS 4
+#define FETCHERS 2
+#define PLAIN_THREADS ((POOLERS + FETCHERS) * WARP)
+#define SLOTS_EACH (CHUNK / POOLERS)
 #if __CUDA_ARCH__ == 900
 #define BUFFERS 3
 #define PLAIN_BLOCKS 2  // of a multiprocessor
@@ -13,37 +15,59 @@
 #define BUFFERS 2  // as much as every chip has
 #define PLAIN_BLOCKS 1
 #endif
+#if __CUDA_ARCH__ >= 900
+#define TRY_WAIT "mbarrier.try_wait"
+#else
+#define TRY_WAIT "mbarrier.test_wait"
+#endif
 
-// Two slots: scores and values, of which a warp makes weights and values, side by side for each feature.
-union Slots2 {
-    struct {
-        float scores[WARP], values[WARP];
-    } of[2];
-    float4 weighed[WARP];  // by place_of
-};
-struct Piece {
-    Slots2 slots[CHUNK / 2];
+struct Tile {
+    float scores[CHUNK][WARP], values[CHUNK][WARP];
 };
 
-// Where four features side by side go, so that stores of eight threads meet different banks; and which feature is at a place.
-static __device__ __forceinline__ int place_of(int column, int i) { return i * 8 + column / 4; }
-static __device__ __forceinline__ int feature_at(int place) { return place % 8 * 4 + place / 8; }
+struct Sums {
+    float numerator, denominator;
+};
 
-// Barriers of the block: weighers among themselves; a piece has its token; it is weighed; it is summed up. Pieces take turns.
-#define MOSTS 2
-#define BROUGHT(n) (3 + (n) % 2)
-#define WEIGHED(n) (5 + (n) % 2)
-#define SUMMED(n) (7 + (n) % 2)
+// A barrier in shared memory, which opens for the `n`th time when all of its threads have arrived that often.
+struct Gate {
+    u64 barrier;
 
-static __device__ __forceinline__ void meet(int barrier, int threads) {
-    asm volatile("bar.sync %0, %1;" :: "r"(barrier), "r"(threads) : "memory");
-}
+    __device__ __forceinline__ void begin(u32 threads) {
+        asm volatile("mbarrier.init.shared.b64 [%0], %1;" :: "r"(shared_address(&barrier)), "r"(threads) : "memory");
+    }
+    __device__ __forceinline__ void arrive() {
+        asm volatile("{.reg .b64 state; mbarrier.arrive.shared.b64 state, [%0];}" :: "r"(shared_address(&barrier)) : "memory");
+    }
+    // When the thread's copies have come.
+    __device__ __forceinline__ void arrive_copied() {
+        asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" :: "r"(shared_address(&barrier)) : "memory");
+    }
+    // `nothing` is 0, and known when the waiting begins.
+    __device__ __forceinline__ void wait(u32 n, u32 nothing = 0) {
+        asm volatile("{.reg .pred passed;\nAGAIN_%=: " TRY_WAIT ".parity.shared.b64 passed, [%0], %1;\n@!passed bra AGAIN_%=;}"
+                     :: "r"(shared_address(&barrier) + nothing), "r"(n % 2) : "memory");
+    }
+};
 
-static __device__ __forceinline__ void arrive(int barrier, int threads) {
-    asm volatile("bar.arrive %0, %1;" :: "r"(barrier), "r"(threads) : "memory");
-}
+// What a block's warps share beside tiles, for all tokens of a row.
+struct Pool {
+    Gate come[BUFFERS], done[BUFFERS];  // a place's tile
+    Gate known, turn[POOLERS];          // the largest scores; the sums of the slots before a warp's
+    float most[2][POOLERS][WARP];
+    Sums sums[POOLERS][WARP];
 
-// A piece of a part's share: all chunks of 32 features, then those of the next.
+    __device__ __forceinline__ void begin() {
+        if (threadIdx.x == 0) {
+            for (u32 i = 0; i < BUFFERS; i++) come[i].begin(FETCHERS * WARP), done[i].begin(POOLERS * WARP);
+            known.begin(POOLERS * WARP);
+            for (u32 i = 0; i < POOLERS; i++) turn[i].begin(WARP);
+        }
+        __syncthreads();
+    }
+};
+
+// A block's tile of a row: all chunks of its features, then those of the next.
 struct At {
     u32 chunk, f;
 
@@ -55,201 +79,165 @@ struct At {
     }
 };
 
-// A weigher's thread has four features of VECTORS slots.
-#define VECTORS (CHUNK / WEIGHERS / 4)
-static __device__ __forceinline__ u32 slot_of(int i) { return (warp() * 4 + lane() / 8) * VECTORS + i; }
-static __device__ __forceinline__ u32 column() { return lane() % 8 * 4; }
-static __device__ __forceinline__ float* scores_of(Piece* piece, u32 slot) { return piece->slots[slot / 2].of[slot % 2].scores; }
-static __device__ __forceinline__ float* values_of(Piece* piece, u32 slot) { return piece->slots[slot / 2].of[slot % 2].values; }
+// The window that ends with a token.
+struct Window {
+    const Row& row;
+    u32 token, oldest;
+    u64 kept;  // where the state has the token
 
-// Asks for a weigher's slots of a piece: all of the window but the last, which is the token.
-static __device__ __forceinline__ void fetch(const Row& row, u32 oldest, At at, Piece* piece) {
-    u32 last = row.ratio - 1 - at.chunk, bytes = row.d * sizeof(float);
-    u64 feature = (at.f + column()) * sizeof(float);
-    bool aligned = (row.kv_state | row.score_state) % 16 == 0;
+    __device__ __forceinline__ Window(const Row& row, u32 token, Place now)
+        : row(row), token(token), oldest(row.ring ? before(row, now, row.ratio - 1) : 0), kept((u64)(row.ring ? now.row : now.phase) * row.d) {}
+
+    // The state's row of a slot.
+    __device__ __forceinline__ u32 place(u32 slot) const {
+        u32 at = oldest + slot;
+        return at >= row.state_rows ? at - row.state_rows : at;
+    }
+};
+
+// Asks for a tile: the window from the state, but its last slot, the token.
+static __device__ __forceinline__ void fetch(const Window& window, At at, Tile* tile) {
+    const Row& row = window.row;
+    const u32 step = FETCHERS * WARP / 8, thread = threadIdx.x - POOLERS * WARP, column = thread % 8 * 4;
+    const u32 last = row.ratio - 1 - at.chunk, bytes = row.d * sizeof(float);
+    const u64 feature = (at.f + column) * sizeof(float);
+    const bool aligned = (row.kv_state | row.score_state) % 16 == 0;
 #pragma unroll
-    for (int i = 0; i < VECTORS; i++) {
-        u32 slot = slot_of(i), place = oldest + at.chunk + slot;
-        if (place >= row.state_rows) place -= row.state_rows;
-        if (slot >= last) break;
-        u64 offset = (u64)place * bytes + feature;
-        float *scores = scores_of(piece, slot) + column(), *values = values_of(piece, slot) + column();
-        if (aligned) {
+    for (u32 i = 0; i < CHUNK / step; i++) {
+        u32 slot = i * step + thread / 8;
+        u64 offset = (u64)window.place(at.chunk + slot) * bytes + feature;
+        float *scores = &tile->scores[slot][column], *values = &tile->values[slot][column];
+        if (slot < last && aligned) {
             copy_async<16>(scores, row.score_state + offset);
             copy_async<16>(values, row.kv_state + offset);
-        } else {
+        } else if (slot < last) {
 #pragma unroll 1
-            for (int j = 0; j < 4; j++) {
+            for (u32 j = 0; j < 4; j++) {
                 copy_async<4>(scores + j, row.score_state + offset + j * sizeof(float));
                 copy_async<4>(values + j, row.kv_state + offset + j * sizeof(float));
             }
         }
     }
-    end_copies();
 }
 
-// The largest scores beyond the first chunk, where a window has more.
-static __device__ float4 most_of_later_chunks(const Row& row, u32 token, u32 oldest, u32 f) {
-    float most[4] = {-F32_INF, -F32_INF, -F32_INF, -F32_INF};
+// A lane's largest score beyond the first chunk, where a window has more.
+static __device__ float most_of_later_chunks(const Window& window, u32 f) {
+    const Row& row = window.row;
+    float most = -F32_INF;
 #pragma unroll 1
-    for (u32 slot = CHUNK + slot_of(0); slot < row.ratio; slot += 4) {
-        u32 place = oldest + slot;
-        if (place >= row.state_rows) place -= row.state_rows;
-        for (u32 i = 0; i < 4; i++) {
-            float score = slot + 1 == row.ratio ? take(row, token, row.ratio - 1, row.d, f + i).score
-                                                : load(row.score_state + ((u64)place * row.d + f + i) * sizeof(float));
-            most[i] = larger(most[i], score);
-        }
+    for (u32 slot = CHUNK + warp(); slot < row.ratio; slot += POOLERS) {
+        most = larger(most, slot + 1 == row.ratio ? take(row, window.token, slot, row.d, f).score
+                                                  : load(row.score_state + ((u64)window.place(slot) * row.d + f) * sizeof(float)));
     }
-    return make_float4(most[0], most[1], most[2], most[3]);
+    return most;
 }
 
-static __device__ __forceinline__ float4 larger(float4 a, float4 b) {
-    return make_float4(larger(a.x, b.x), larger(a.y, b.y), larger(a.z, b.z), larger(a.w, b.w));
-}
-
-static __device__ __forceinline__ float4 from_lane(float4 x, int distance) {
-    return make_float4(__shfl_xor_sync(FULL, x.x, distance), __shfl_xor_sync(FULL, x.y, distance),
-                       __shfl_xor_sync(FULL, x.z, distance), __shfl_xor_sync(FULL, x.w, distance));
-}
-
-// The largest of each feature's scores, from those of each thread.
-static __device__ __forceinline__ float4 largest(float4 own, float4 (*place)[WARP / 4]) {
-    own = larger(own, from_lane(own, 8));
-    own = larger(own, from_lane(own, 16));
-    if (lane() < 8) place[warp()][lane()] = own;
-    meet(MOSTS, WEIGHERS * WARP);
-#pragma unroll
-    for (int w = 0; w < WEIGHERS; w++) own = larger(own, place[w][lane() % 8]);
-    return own;
-}
-
-static __device__ __forceinline__ void weigh_pieces(const Row& row, u32 token, u32 oldest, Piece* pieces) {
-    __shared__ float4 places[WEIGHERS][WARP / 4];
-    const float4 none = make_float4(-F32_INF, -F32_INF, -F32_INF, -F32_INF);
-    At asked = {0, part() * WARP};
-    auto ask = [&](u32 n) {
-        if (asked.f < row.d) fetch(row, oldest, asked, pieces + n % BUFFERS);
-        else end_copies();
-        asked.next(row);
-    };
-#pragma unroll 1
-    for (u32 n = 0; n < BUFFERS - 1; n++) ask(n);
-    float4 most;
-    u32 n = 0;
-#pragma unroll 1
-    for (At at = {0, part() * WARP}; at.f < row.d; at.next(row), n++) {
-        Piece* piece = pieces + n % BUFFERS;
-        u32 last = row.ratio - 1 - at.chunk;
-        wait_for_copies<BUFFERS - 2>();
-        meet(BROUGHT(n), PLAIN_THREADS);
-        if (at.chunk == 0) {
-            most = row.ratio > CHUNK ? most_of_later_chunks(row, token, oldest, at.f + column()) : none;
-#pragma unroll
-            for (int i = 0; i < VECTORS; i++) {
-                if (slot_of(i) <= last) most = larger(most, *(float4*)(scores_of(piece, slot_of(i)) + column()));
-            }
-            most = largest(most, places);
-        }
-#pragma unroll 1
-        for (int i = 0; i < VECTORS; i += 2) {
-            Slots2& slots = piece->slots[slot_of(i) / 2];
-            float weights[2][4], values[2][4];
-#pragma unroll
-            for (int j = 0; j < 2; j++) {
-                float4 s = *(float4*)&slots.of[j].scores[column()], v = *(float4*)&slots.of[j].values[column()];
-                // Beyond the window, what changes no sum.
-                bool within = slot_of(i) + j <= last;
-                weights[j][0] = within ? weigh(s.x, most.x) : 0.0f, values[j][0] = within ? v.x : -0.0f;
-                weights[j][1] = within ? weigh(s.y, most.y) : 0.0f, values[j][1] = within ? v.y : -0.0f;
-                weights[j][2] = within ? weigh(s.z, most.z) : 0.0f, values[j][2] = within ? v.z : -0.0f;
-                weights[j][3] = within ? weigh(s.w, most.w) : 0.0f, values[j][3] = within ? v.w : -0.0f;
-            }
-            // The lanes that have these slots have read them.
-            __syncwarp();
-#pragma unroll
-            for (int k = 0; k < 4; k++) {
-                slots.weighed[place_of(column(), k)] = make_float4(weights[0][k], values[0][k], weights[1][k], values[1][k]);
-            }
-        }
-        arrive(WEIGHED(n), PLAIN_THREADS);
-        // The next piece but one takes the place of the one before.
-        if (n > 0) meet(SUMMED(n - 1), PLAIN_THREADS);
-        ask(n + BUFFERS - 1);
-    }
-}
-
-// The warp beside the weighers. It asks for a piece's token two pieces ahead, and brings it before it sums up the piece before.
-static __device__ __forceinline__ void sum_up(const Row& row, u32 token, Place now, Piece* pieces, float* c, Meeting& meeting) {
-    u32 d = row.d, last = (row.ratio - 1) % CHUNK, feature = feature_at(lane());
-    u64 bytes = d * sizeof(float), kept = (row.ring ? now.row : now.phase) * bytes;
-    float numerator = 0.0f, denominator = 0.0f, kv, score, ape;
+// A warp's slots of all of a window's tiles, and the token where it is one of them. `windows` and `n` tiles were before.
+static __device__ __forceinline__ void pool_tiles(const Window& window, Tile* tiles, u32 windows, u32 n, Pool& pool, float* c, Meeting& meeting) {
+    const Row& row = window.row;
+    const u32 d = row.d, from = warp() * SLOTS_EACH;
+    // To the first warp sums come from the chunk before, and to a window's first chunk none.
+    u32 turns = warp() == 0 ? n - windows : n;
+    float kv = 0.0f, score = 0.0f, ape = 0.0f, most = -F32_INF;
+    auto has = [&](u32 slot) { return slot >= from && slot < from + SLOTS_EACH; };
     auto ask = [&](At at) {
-        if (at.f >= d) return;
-        u64 f = (at.f + lane()) * sizeof(float);
-        kv = load(row.kv + token * bytes + f);
-        score = load(row.score + token * bytes + f);
-        ape = load(row.ape + (row.ratio - 1) * bytes + f);
+        if (at.f >= d || !has(row.ratio - 1 - at.chunk)) return;
+        u32 f = at.f + lane();
+        kv = load(row.kv + ((u64)window.token * d + f) * sizeof(float));
+        score = load(row.score + ((u64)window.token * d + f) * sizeof(float));
+        ape = load(row.ape + ((u64)(row.ratio - 1) * d + f) * sizeof(float));
     };
-    auto bring = [&](u32 n, At at) {
-        if (at.f >= d) return;
-        // With the window's last chunk.
-        if (at.chunk + CHUNK >= row.ratio) {
-            Token own = token_of(kv, score, ape);
-            Piece* piece = pieces + n % BUFFERS;
-            scores_of(piece, last)[lane()] = own.score;
-            values_of(piece, last)[lane()] = own.kv;
-            u64 f = (at.f + lane()) * sizeof(float);
-            store(row.kv_state + kept + f, own.kv);
-            store(row.score_state + kept + f, own.score);
-        }
-        arrive(BROUGHT(n), PLAIN_THREADS);
-    };
-    At at = {0, part() * WARP}, next = at;
+    At at = {0, part() * WARP};
     ask(at);
-    bring(0, at);
-    next.next(row);
-    ask(next);
 #pragma unroll 1
-    for (u32 n = 0; at.f < d; n++) {
-        const Piece* piece = pieces + n % BUFFERS;
-        At beyond = next;
-        beyond.next(row);
-        bring(n + 1, next);
-        ask(beyond);
-        meet(WEIGHED(n), PLAIN_THREADS);
-#pragma unroll 16
-        for (int i = 0; i < CHUNK / 2; i++) {
-            float4 two = piece->slots[i].weighed[lane()];
-            denominator = __fadd_rn(denominator, two.x);
-            numerator = __fmaf_rn(two.x, two.y, numerator);
-            denominator = __fadd_rn(denominator, two.z);
-            numerator = __fmaf_rn(two.z, two.w, numerator);
+    for (; at.f < d; n++) {
+        Tile* tile = tiles + n % BUFFERS;
+        const u32 last = row.ratio - 1 - at.chunk;
+        At next = at;
+        next.next(row);
+        // No copy writes here, and nobody else reads it.
+        if (has(last)) {
+            Token own = token_of(kv, score, ape);
+            tile->values[last][lane()] = own.kv;
+            tile->scores[last][lane()] = own.score;
+            keep(row, window.kept + at.f + lane(), own);
         }
-        if (next.f < d) arrive(SUMMED(n), PLAIN_THREADS);
-        if (next.chunk == 0) {
-            float value = pooled(numerator, denominator);
-            float* to = &c[at.f + feature];
+        // Beyond the window, what changes no sum.
+#pragma unroll 1
+        for (u32 slot = max(last + 1, from); slot < from + SLOTS_EACH; slot++) {
+            tile->scores[slot][lane()] = -F32_INF;
+            tile->values[slot][lane()] = -0.0f;
+        }
+        ask(next);
+        pool.come[n % BUFFERS].wait(n / BUFFERS);
+        float weights[SLOTS_EACH], values[SLOTS_EACH];
+#pragma unroll
+        for (u32 i = 0; i < SLOTS_EACH; i++) weights[i] = tile->scores[from + i][lane()];
+        if (at.chunk == 0) {
+            most = row.ratio > CHUNK ? most_of_later_chunks(window, at.f + lane()) : -F32_INF;
+#pragma unroll
+            for (u32 i = 0; i < SLOTS_EACH; i++) most = larger(most, weights[i]);
+            float (*places)[WARP] = pool.most[windows % 2];
+            places[warp()][lane()] = most;
+            pool.known.arrive();
+            pool.known.wait(windows++);
+#pragma unroll
+            for (u32 i = 0; i < POOLERS; i++) most = larger(most, places[i][lane()]);
+        }
+#pragma unroll
+        for (u32 i = 0; i < SLOTS_EACH; i++) values[i] = tile->values[from + i][lane()];
+        pool.done[n % BUFFERS].arrive();
+#pragma unroll
+        for (u32 i = 0; i < SLOTS_EACH; i++) weights[i] = weigh(weights[i], most);
+        // No weight is negative, which the compiler does not know: it would weigh when the warp's turn has come.
+        u32 negative = 0;
+#pragma unroll
+        for (u32 i = 0; i < SLOTS_EACH; i++) negative |= __float_as_uint(weights[i]) >> 31;
+        Sums sums = {0.0f, 0.0f};
+        if (warp() > 0 || at.chunk > 0) {
+            pool.turn[warp()].wait(turns++, negative);
+            sums = pool.sums[warp()][lane()];
+        }
+#pragma unroll
+        for (u32 i = 0; i < SLOTS_EACH; i++) {
+            sums.denominator = __fadd_rn(sums.denominator, weights[i]);
+            sums.numerator = __fmaf_rn(weights[i], values[i], sums.numerator);
+        }
+        if (warp() + 1 < POOLERS || next.chunk > 0) {
+            u32 other = (warp() + 1) % POOLERS;
+            pool.sums[other][lane()] = sums;
+            pool.turn[other].arrive();
+        } else {
+            float value = pooled(sums.numerator, sums.denominator), *to = &c[at.f + lane()];
             if (parts() == 1) *to = value;
             else meeting.send(to, value);
-            numerator = denominator = 0.0f;
         }
         at = next;
-        next = beyond;
     }
 }
 
-static __device__ __forceinline__ void pool_plain(const Row& row, u32 token, Place now, bool ends, float* norm, float* c, Meeting& meeting) {
-    u32 d = row.d, stride = parts() * WARP;
+// `blocks` ended before.
+static __device__ __forceinline__ void pool_plain(const Row& row, u32 token, Place now, u32 blocks, Pool& pool, float* norm, float* c, Meeting& meeting) {
+    const u32 d = row.d, stride = parts() * WARP, first = part() * WARP;
+    const Window window(row, token, now);
     if (token == 0) wait_for_predecessors();
-    if (!ends) {
-        for (u32 f = warp() * stride + part() * WARP + lane(); f < d; f += PLAIN_THREADS / WARP * stride) {
-            keep(row, (u64)(row.ring ? now.row : now.phase) * d + f, take(row, token, now.phase, d, f));
-        }
+    if (now.phase + 1 < row.ratio) {
+        // A feature is always the same block's, which then finds its earlier tokens.
+        for (u32 f = warp() * stride + first + lane(); f < d; f += PLAIN_THREADS / WARP * stride) keep(row, window.kept + f, take(row, token, now.phase, d, f));
         return;
     }
-    Piece* pieces = (Piece*)(c + d);
+    if (first >= d) return;
+    Tile* tiles = (Tile*)(c + d);
+    u32 windows = blocks * ((d - first + stride - 1) / stride), n = windows * ((row.ratio + CHUNK - 1) / CHUNK);
     ask_for_norm(row, norm);
-    if (warp() < WEIGHERS) weigh_pieces(row, token, row.ring ? before(row, now, row.ratio - 1) : 0, pieces);
-    else sum_up(row, token, now, pieces, c, meeting);
+    if (warp() < POOLERS) {
+        pool_tiles(window, tiles, windows, n, pool, c, meeting);
+        return;
+    }
+#pragma unroll 1
+    for (At at = {0, first}; at.f < d; at.next(row), n++) {
+        if (n >= BUFFERS) pool.done[n % BUFFERS].wait(n / BUFFERS - 1);
+        fetch(window, at, tiles + n % BUFFERS);
+        pool.come[n % BUFFERS].arrive_copied();
+    }
 }

@@ -128,10 +128,16 @@ const DEFECTS: &[Defect] = &[
         "compress/runs",
     ),
     defect("compress", ["IN_RING && now.position < OVERLAP", "false"], "compress/runs"),
-    defect("compress", ["last = (row.ratio - 1) % CHUNK", "last = row.ratio % CHUNK"], "compress/law"),
-    defect("compress", ["place = oldest + at.chunk + slot;", "place = at.chunk + slot;"], "compress/runs"),
+    defect(
+        "compress",
+        ["u32 last = row.ratio - 1 - at.chunk, bytes", "u32 last = row.ratio - at.chunk, bytes"],
+        "compress/law",
+    ),
+    defect("compress", ["u32 at = oldest + slot;", "u32 at = slot;"], "compress/runs"),
     // The largest score of a warp's slots alone.
-    defect("compress", ["w < WEIGHERS; w++", "w < 1; w++"], "compress/law"),
+    defect("compress", ["i < POOLERS; i++) most", "i < 1; i++) most"], "compress/law"),
+    // Each warp's sums alone.
+    defect("compress", ["sums = pool.sums[warp()][lane()];", "sums = {0.0f, 0.0f};"], "compress/law"),
     defect("convert_state", ["old < 0 ? -F32_INF", "old < 0 ? 0.0f"], "convert_state/law"),
     defect("gather_rows", ["< units) to[", "+ 1 < units) to["], "gather_rows/law"),
 ];
