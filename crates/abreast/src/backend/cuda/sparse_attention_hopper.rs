@@ -80,7 +80,7 @@ impl Placement {
             8 => ("sparse_attention_hopper", "attention_8", THREADS),
             _ => ("sparse_attention_hopper", "attention_16", THREADS),
         };
-        // Blocks alone have nothing to do with one another, but those of a row read the same memory: together they read it once.
+        // Blocks alone need no cluster, but in one those of a row start together.
         let cluster = if self.blocks == 1 { self.groups(heads) } else { self.blocks } as u32;
         Launch {
             kernel: (stem, name),
