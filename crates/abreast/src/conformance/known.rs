@@ -20,7 +20,7 @@ pub(super) fn cases(depth: Depth) -> Vec<Case> {
         add(SelectKeys::NAME, format!("two_calls/r{rows}"), Box::new(move |lab| two_calls(lab, rows)));
     }
     let brief = depth == Depth::Brief;
-    for width in [640, 2176].into_iter().filter(|&width| !brief || width == 640) {
+    for &width in if brief { &[300][..] } else { &[640, 2176] } {
         add(
             SparseAttention::NAME,
             format!("split_plan/w{width}"),
