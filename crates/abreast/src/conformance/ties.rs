@@ -36,7 +36,8 @@ const FILLS: [(&str, Fill); 12] = [
 ];
 
 /// Numbers of rows, and scores of the longest: shapes that a backend may spread over its units in ways of their own.
-const LONG: [(usize, usize); 8] = [
+const LONG: [(usize, usize); 10] = [
+    (2, 530_001),
     (3, 262_144),
     (3, 300_001),
     (8, 70_001),
@@ -44,6 +45,7 @@ const LONG: [(usize, usize); 8] = [
     (16, 66_001),
     (24, 20_001),
     (33, 33_001),
+    (33, 66_001),
     (64, 17_001),
 ];
 
