@@ -1,8 +1,8 @@
 // The compressor. A row is worked by a block, or by a cluster of blocks, its parts, whose first normalises and writes what all
 // of them pooled. Every entry of the table holds all of its row, so that calls of several compressors are one launch.
 //
-// A thread has one feature of SLOTS slots of the window, and asks for all of these before it looks at any: the memory's latency
-// is paid once. No sum is split.
+// Where blocks overlap, a thread has one feature of SLOTS slots of the window, and asks for all of these before it looks at any: the
+// memory's latency is paid once. The order of a sum is that of its slots everywhere.
 
 #define SLOTS 8  // of a thread: the whole window where blocks overlap
 #define NORM_THREADS 128  // of the first part, which normalise
