@@ -10,7 +10,7 @@ use crate::{Compress, Emit, Op};
 
 /// Ratios and features that are tried: the three of the model, and odd ones.
 const MODELS: [(u32, usize); 8] =
-    [(4, 128), (4, 512), (128, 512), (4, 32), (1, 32), (3, 64), (128, 32), (300, 32)];
+    [(4, 128), (4, 512), (128, 512), (4, 32), (1, 32), (3, 64), (128, 32), (130, 32)];
 /// Long blocks are thousands of calls.
 const BRIEF_MODELS: [(u32, usize); 2] = [(4, 128), (1, 32)];
 
