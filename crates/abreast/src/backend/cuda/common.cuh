@@ -53,6 +53,40 @@ static __device__ __forceinline__ u32 shared_address(const void* p) { return (u3
 static __device__ __forceinline__ int lane() { return threadIdx.x % WARP; }
 static __device__ __forceinline__ int warp() { return threadIdx.x / WARP; }
 
+// The sum of the lanes' values up to this one's.
+static __device__ __forceinline__ u32 sum_to_lane(u32 sum) {
+#pragma unroll
+    for (int s = 1; s < WARP; s *= 2) {
+        u32 other = __shfl_up_sync(FULL, sum, s);
+        if (lane() >= s) sum += other;
+    }
+    return sum;
+}
+
+// Barriers in shared memory, 8 bytes each, by their addresses there.
+static __device__ __forceinline__ void barrier_init(u32 barrier, u32 arrivals) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
+}
+static __device__ __forceinline__ void barrier_arrive(u32 barrier) {
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+// Arrives when this thread's copies so far have landed.
+static __device__ __forceinline__ void barrier_arrive_copied(u32 barrier) {
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
+}
+#if __CUDA_ARCH__ >= 900
+#define BARRIER_WAIT "mbarrier.try_wait"
+#else
+#define BARRIER_WAIT "mbarrier.test_wait"
+#endif
+static __device__ __forceinline__ void barrier_wait(u32 barrier, u32 parity) {
+    asm volatile(
+        "{\n .reg .pred p;\n WAIT_%=:\n " BARRIER_WAIT ".parity.shared::cta.b64 p, [%0], %1;\n"
+        " @!p bra WAIT_%=;\n}\n" ::"r"(barrier),
+        "r"(parity)
+        : "memory");
+}
+
 // Launches overlap where the chip can: a kernel waits for those before it ere it touches anything but its table, and lets the next
 // start waiting.
 static __device__ __forceinline__ void wait_for_predecessors() {

@@ -98,7 +98,7 @@ struct Meeting {
     __device__ __forceinline__ void begin() {
 #if __CUDA_ARCH__ >= 900
         if (threadIdx.x == 0) {
-            asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" :: "r"(shared_address(&barrier)) : "memory");
+            barrier_init(shared_address(&barrier), 1);
             asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
         }
         __syncthreads();
@@ -131,8 +131,7 @@ struct Meeting {
         if (threadIdx.x == 0) {
             asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" :: "r"(at), "r"(bytes) : "memory");
         }
-        asm volatile("{.reg .pred passed;\nAGAIN: mbarrier.try_wait.parity.shared::cta.b64 passed, [%0], %1;"
-                     "\n@!passed bra AGAIN;}" :: "r"(at), "r"(n & 1) : "memory");
+        barrier_wait(at, n & 1);
 #endif
     }
 };

@@ -15,11 +15,6 @@
 #define BUFFERS 2  // as much as every chip has
 #define PLAIN_BLOCKS 1
 #endif
-#if __CUDA_ARCH__ >= 900
-#define TRY_WAIT "mbarrier.try_wait"
-#else
-#define TRY_WAIT "mbarrier.test_wait"
-#endif
 
 struct Tile {
     float scores[CHUNK][WARP], values[CHUNK][WARP];
@@ -33,21 +28,12 @@ struct Sums {
 struct Gate {
     u64 barrier;
 
-    __device__ __forceinline__ void begin(u32 threads) {
-        asm volatile("mbarrier.init.shared.b64 [%0], %1;" :: "r"(shared_address(&barrier)), "r"(threads) : "memory");
-    }
-    __device__ __forceinline__ void arrive() {
-        asm volatile("{.reg .b64 state; mbarrier.arrive.shared.b64 state, [%0];}" :: "r"(shared_address(&barrier)) : "memory");
-    }
+    __device__ __forceinline__ void begin(u32 threads) { barrier_init(shared_address(&barrier), threads); }
+    __device__ __forceinline__ void arrive() { barrier_arrive(shared_address(&barrier)); }
     // When the thread's copies have come.
-    __device__ __forceinline__ void arrive_copied() {
-        asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" :: "r"(shared_address(&barrier)) : "memory");
-    }
+    __device__ __forceinline__ void arrive_copied() { barrier_arrive_copied(shared_address(&barrier)); }
     // `nothing` is 0, and known when the waiting begins.
-    __device__ __forceinline__ void wait(u32 n, u32 nothing = 0) {
-        asm volatile("{.reg .pred passed;\nAGAIN_%=: " TRY_WAIT ".parity.shared.b64 passed, [%0], %1;\n@!passed bra AGAIN_%=;}"
-                     :: "r"(shared_address(&barrier) + nothing), "r"(n % 2) : "memory");
-    }
+    __device__ __forceinline__ void wait(u32 n, u32 nothing = 0) { barrier_wait(shared_address(&barrier) + nothing, n % 2); }
 };
 
 // What a block's warps share beside tiles, for all tokens of a row.

@@ -32,14 +32,8 @@ static __device__ __forceinline__ void copy16_alone(u32 to, const void* from, in
 }
 static __device__ __forceinline__ void copies_wait() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 
-// ---- Barriers in shared memory, 8 bytes each.
+// ---- Barriers in shared memory, beside what every chip has of them.
 
-static __device__ __forceinline__ void barrier_init(u32 barrier, u32 arrivals) {
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
-}
-static __device__ __forceinline__ void barrier_arrive(u32 barrier) {
-    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
-}
 // At a barrier of any block of the cluster, by its address there.
 static __device__ __forceinline__ void barrier_arrive_there(u32 barrier) {
     asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
@@ -48,18 +42,6 @@ static __device__ __forceinline__ void barrier_arrive_there(u32 barrier) {
 static __device__ __forceinline__ void barrier_expect(u32 barrier, u32 bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
 }
-// Arrives when this thread's copies so far have landed.
-static __device__ __forceinline__ void barrier_arrive_copied(u32 barrier) {
-    asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
-}
-static __device__ __forceinline__ void barrier_wait(u32 barrier, u32 parity) {
-    asm volatile(
-        "{\n .reg .pred p;\n WAIT_%=:\n mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n"
-        " @!p bra WAIT_%=;\n}\n" ::"r"(barrier),
-        "r"(parity)
-        : "memory");
-}
-
 // Whether that would not wait; the same in all lanes.
 static __device__ __forceinline__ bool barrier_reached(u32 barrier, u32 parity) {
     u32 done;

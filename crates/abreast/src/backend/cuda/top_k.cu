@@ -27,11 +27,7 @@ static __device__ __forceinline__ u32 ordered(float score) {
 
 // The sum of `value` over the threads before this one; `*total` over all.
 static __device__ __forceinline__ int before(int value, int* warps, int* total) {
-    int sum = value;
-    for (int s = 1; s < WARP; s *= 2) {
-        int other = __shfl_up_sync(FULL, sum, s);
-        if (lane() >= s) sum += other;
-    }
+    const int sum = sum_to_lane(value);
     __syncthreads();
     if (lane() == WARP - 1) warps[warp()] = sum;
     __syncthreads();

@@ -77,12 +77,7 @@ struct Blocks {
                 count[0] = sum.x & 0xffff, count[1] = sum.x >> 16, count[2] = sum.y & 0xffff, count[3] = sum.y >> 16;
             }
             const u32 sum = count[0] + count[1] + count[2] + count[3];
-            u32 upto = sum;
-#pragma unroll
-            for (int d = 1; d < WARP; d *= 2) {
-                u32 other = __shfl_up_sync(FULL, upto, d);
-                if (lane() >= d) upto += other;
-            }
+            const u32 upto = sum_to_lane(sum);
             const u32 there = __ballot_sync(FULL, upto >= need);
             u32 before = upto - sum, bin = BINS / WARP * lane(), members = count[0];
 #pragma unroll

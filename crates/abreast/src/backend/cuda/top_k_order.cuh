@@ -101,12 +101,7 @@ template <int THREADS> static __device__ __forceinline__ bool starts(Order& o, u
     if (lane() == 0) o.warps[warp()] = of_warp;
     __syncthreads();
     const u32 before = lane() < warp() ? o.warps[lane()] : 0;
-    u32 upto = sum;
-#pragma unroll
-    for (int s = 1; s < WARP; s *= 2) {
-        u32 other = __shfl_up_sync(FULL, upto, s);
-        if (lane() >= s) upto += other;
-    }
+    const u32 upto = sum_to_lane(sum);
     u32 start = __reduce_add_sync(FULL, before) + upto - sum;
     if (threadIdx.x == THREADS - 1) o.valid = start + sum;
     const bool matters = start < k, last = matters && start + sum >= k;

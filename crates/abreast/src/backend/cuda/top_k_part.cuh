@@ -336,13 +336,9 @@ template <int THREADS, int FOURS, Hold HOLD> struct Part : Blocks {
         }
         const u32 all = __reduce_add_sync(FULL, own);
         if (all == 0) return;
-        u32 start = 0, upto = own;
+        u32 start = 0;
         if (lane() == 0) start = atomicAdd(&s.fours, all);
-#pragma unroll
-        for (int d = 1; d < WARP; d *= 2) {
-            const u32 other = __shfl_up_sync(FULL, upto, d);
-            if (lane() >= d) upto += other;
-        }
+        const u32 upto = sum_to_lane(own);
         start = __shfl_sync(FULL, start, 0);
         if (start + all > LIMIT) return;
         u32* to = work() + start + upto - own;
