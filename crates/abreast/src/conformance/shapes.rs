@@ -175,9 +175,19 @@ impl Draw {
     }
 
     fn compress(self, rng: &mut Rng) -> (String, Box<dyn Problem>) {
-        let small = [(4, 32), (1, 32), (2, 64), (7, 96), (3, 160)];
-        let large = [(4, 128), (4, 512), (128, 32), (128, 512), (129, 64), (300, 32)];
-        let models = [&small[..], &large].concat();
+        let models: [(usize, usize); 11] = [
+            (4, 32),
+            (1, 32),
+            (2, 64),
+            (7, 96),
+            (3, 160),
+            (4, 128),
+            (4, 512),
+            (128, 32),
+            (128, 512),
+            (129, 64),
+            (300, 32),
+        ];
         let elements = |(ratio, dim): (usize, usize)| self.rows.max(1) * window(ratio) * coff(ratio) * dim;
         let most = self.work / 4;
         let tries = (0..100).map(|_| rng.pick(&models));

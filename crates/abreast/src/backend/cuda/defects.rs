@@ -4,13 +4,13 @@ use super::Cuda;
 use super::driver::Queue;
 use super::kernels::HOPPER;
 use super::nvrtc::{Nvrtc, Source};
+use super::own_process::{again, passed};
 use super::sparse_attention_hopper::Placement;
 use crate::backend::gpu::defects::{Defect, defect};
 use crate::{Device, Method};
 use cudarc::driver::{LaunchConfig, PushKernelArg};
 use cudarc::nvrtc::Ptx;
 use rayon::prelude::*;
-use std::process::Command;
 use std::sync::Arc;
 
 const DEFECTS: &[Defect] = &[
@@ -180,13 +180,11 @@ fn every_defect_of_a_kernel_turns_the_suite_red() {
     let unnoticed: Vec<&Defect> = (0..DEFECTS.len())
         .into_par_iter()
         .filter(|which| {
-            let mut process = Command::new(std::env::current_exe().expect("this program"));
-            process.args(["--exact", "backend::cuda::defects::one_defect", "--ignored", "--nocapture"]);
-            let output = process.env(WHICH, which.to_string()).output().expect("starts");
-            let said = String::from_utf8_lossy(&output.stdout);
+            let mut process = again("backend::cuda::defects::one_defect", &[]);
+            let (noticed, said) = passed(&process.env(WHICH, which.to_string()).output().expect("starts"));
             let lines = said.lines().filter(|line| line.contains("found in") || line.contains("SKIPPED"));
             lines.for_each(|line| println!("{line}"));
-            !(output.status.success() && said.contains("1 passed"))
+            !noticed
         })
         .map(|which| &DEFECTS[which])
         .collect();

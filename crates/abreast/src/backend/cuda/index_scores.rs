@@ -122,10 +122,11 @@ struct Form {
     tile: usize,
     /// Bytes of shared memory of a block.
     shared: usize,
-    /// The most blocks that are worth their start.
-    most: usize,
-    /// More than half of a multiprocessor's shared memory, for those that should have one to themselves.
+    /// The same of a block that is to have a multiprocessor to itself.
     alone: usize,
+    /// The most blocks that are worth their start, where there are few tiles and where there are many.
+    few: usize,
+    most: usize,
     multiprocessors: usize,
     overlaps: bool,
 }
@@ -145,10 +146,9 @@ impl Form {
         /// ready meanwhile.
         const SOME: usize = 8;
         let each = tiles / self.multiprocessors;
-        let alone = self.overlaps && (SOME..MANY).contains(&each);
         Start {
-            blocks: if self.overlaps && each < MANY { self.multiprocessors } else { self.most },
-            shared: if alone { self.shared.max(self.alone) } else { self.shared },
+            blocks: if each < MANY { self.few } else { self.most },
+            shared: if (SOME..MANY).contains(&each) { self.alone } else { self.shared },
         }
     }
 
@@ -170,14 +170,17 @@ impl Form {
         const STAGES: usize = 4;
         const RING: usize = size_of::<Head>() + size_of::<Row>() + (2 * STAGES + 6) * 8 + 2 * 64 * 4 + 8;
         let key = INDEX_DIM * size_of::<bf16>();
+        let shared = (2 * heads + STAGES * TILE) * key + RING;
         Form {
             kernel: ("index_scores_hopper", kernel),
             threads: 2 * 128 + 128 + 32,
             tile: TILE,
-            shared: (2 * heads + STAGES * TILE) * key + RING,
+            shared,
+            // More than half of what there is.
+            alone: shared.max((chip.shared / 2).next_multiple_of(1024)),
+            few: chip.multiprocessors,
             // As many as multiprocessors hold.
             most: 2 * chip.multiprocessors,
-            alone: (chip.shared / 2).next_multiple_of(1024),
             multiprocessors: chip.multiprocessors,
             overlaps: true,
         }
@@ -197,8 +200,9 @@ impl Form {
             threads: 128,
             tile,
             shared: shared(tile),
+            alone: shared(tile),
+            few: BLOCKS * chip.multiprocessors,
             most: BLOCKS * chip.multiprocessors,
-            alone: 0,
             multiprocessors: chip.multiprocessors,
             overlaps: false,
         }

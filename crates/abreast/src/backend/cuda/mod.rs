@@ -15,6 +15,8 @@ mod gather_rows;
 mod index_scores;
 mod kernels;
 mod nvrtc;
+#[cfg(test)]
+mod own_process;
 mod recording;
 mod select_keys;
 mod sparse_attention;

@@ -1,7 +1,7 @@
 //! Many processes, killed processes, and disks that fail.
 
 use super::*;
-use std::ffi::OsString;
+use crate::backend::cuda::own_process::{again, passed};
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Command, Stdio};
 use std::time::Instant;
@@ -12,12 +12,8 @@ const FOLDER: &str = "ABREAST_TEST_FOLDER";
 /// A test of this file in a process of its own, started by `wrapper` where there is one.
 fn process(test: &str, folder: &Path, wrapper: &[&str]) -> Child {
     let test = format!("{}::{test}", module_path!().split_once("::").expect("in the crate").1);
-    let mut words: Vec<OsString> = wrapper.iter().map(OsString::from).collect();
-    words.push(std::env::current_exe().expect("this program").into());
-    words.extend(["--exact", &test, "--ignored", "--nocapture"].map(OsString::from));
-    let mut command = Command::new(&words[0]);
-    command.args(&words[1..]).env(FOLDER, folder).stdin(Stdio::piped()).stdout(Stdio::piped());
-    command.spawn().expect("a process")
+    let mut command = again(&test, wrapper);
+    command.env(FOLDER, folder).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("a process")
 }
 
 /// The cache of a process that `process` started.
@@ -28,8 +24,8 @@ fn of_parent() -> Cache {
 /// Waits for a process; its one test must have run and passed.
 fn passes(child: Child) {
     let output = child.wait_with_output().expect("it ends");
-    let said = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success() && said.contains("1 passed"), "{}: {said}", output.status);
+    let (passed, said) = passed(&output);
+    assert!(passed, "{}: {said}", output.status);
 }
 
 /// Every file with a kernel's name holds that kernel; how many there are, and how many other files.
