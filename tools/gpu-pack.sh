@@ -1,7 +1,5 @@
 #!/usr/bin/env bash
 # Packs what tests need on a GPU machine that has no Rust, to target/gpu-pack and target/gpu-pack.tar.gz: see docs/gpu-testing.md.
-#     tools/gpu-pack.sh                 the tests, the program, and run.sh
-#     tools/gpu-pack.sh --sanitizer     compute-sanitizer too, from PyPI
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -36,13 +34,6 @@ for name in test-abreast test-cuda test-cuda_process test-offsets abreast; do
 done
 
 cp data/peers/h200.csv "$pack/peers.csv"
-
-if [ "${1-}" = --sanitizer ]; then
-    python3 -m venv target/sanitizer
-    target/sanitizer/bin/pip install --quiet --disable-pip-version-check --no-cache-dir --target "$pack/sanitizer" \
-        "nvidia-cuda-sanitizer-api==13.0.*"
-    chmod +x "$pack"/sanitizer/nvidia/cu13/bin/compute-sanitizer
-fi
 
 cat >"$pack/run.sh" <<'RUN'
 #!/usr/bin/env bash
@@ -115,9 +106,7 @@ found=9
 check=()
 find_sanitizer() {
     local program
-    for program in sanitizer/nvidia/cu13/bin/compute-sanitizer "$(command -v compute-sanitizer)" /usr/local/cuda/bin/compute-sanitizer; do
-        [ -x "$program" ] && break
-    done
+    program=$(command -v compute-sanitizer || echo /usr/local/cuda/bin/compute-sanitizer)
     [ -x "$program" ] || { echo "no compute-sanitizer" >&2; exit 1; }
     check=("$program" --error-exitcode "$found")
 }

@@ -32,7 +32,10 @@ pub(super) fn cases(depth: Depth) -> Vec<Case> {
         add(SparseAttention::NAME, format!("leading_slots_skipped/n{skipped}"), Box::new(body));
     }
     add(SparseAttention::NAME, "odd_padding".into(), Box::new(odd_padding));
-    add(SparseAttention::NAME, "rounds_to_infinity".into(), Box::new(rounds_to_infinity));
+    // Its row of 65,201 slots is out of reach for a tool that watches every access.
+    if !brief {
+        add(SparseAttention::NAME, "rounds_to_infinity".into(), Box::new(rounds_to_infinity));
+    }
     add(SparseAttention::NAME, "list_in_the_middle".into(), Box::new(composed_list));
     for heads in [8, 16, 32, 64] {
         for k in [512, 1024, 2048] {
