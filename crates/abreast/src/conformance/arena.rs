@@ -28,7 +28,17 @@ impl<T: Element> Arena<T> {
         zone: u8,
         parts: impl IntoIterator<Item = &'p [T]>,
     ) -> Result<Self> {
-        let (gap, zone) = (ZONE_BYTES / size_of::<T>(), repeat(zone));
+        Self::upload_askew(device, (name, zone), 0, parts)
+    }
+
+    /// The same with red zones that are `skew` elements longer, so that parts start anywhere.
+    pub(super) fn upload_askew<'p>(
+        device: &Device,
+        (name, zone): (&'static str, u8),
+        skew: usize,
+        parts: impl IntoIterator<Item = &'p [T]>,
+    ) -> Result<Self> {
+        let (gap, zone) = (ZONE_BYTES / size_of::<T>() + skew, repeat(zone));
         let mut image = vec![zone; gap];
         let mut segments = Vec::new();
         for part in parts {

@@ -32,6 +32,7 @@ mod shapes;
 mod steps;
 mod suite;
 mod ties;
+mod windows;
 
 pub use bits::{Difference, Fault, Finding, Part, RowBits};
 pub use decode::Decoder;

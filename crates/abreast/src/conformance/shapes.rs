@@ -20,9 +20,10 @@ pub(super) const OPS: [&str; 7] = [
     GatherRows::NAME,
 ];
 
-/// Of the compressor in a brief run: tokens of a row, which a tool may all watch; ratio and features, by the number of rows.
+/// Tokens of a compressor's row in a brief run, which a tool may all watch.
 const BRIEF_TOKENS: usize = 9;
-const BRIEF_MODELS: [(usize, usize); 11] = [
+/// Ratios and features of compressors. A brief run has one of the first [`BRIEF_MODELS`], by the number of rows.
+const MODELS: [(usize, usize); 16] = [
     (128, 32),
     (1, 32),
     (4, 128),
@@ -34,7 +35,13 @@ const BRIEF_MODELS: [(usize, usize); 11] = [
     (2, 64),
     (129, 64),
     (300, 32),
+    (200, 64),
+    (256, 96),
+    (600, 32),
+    (200, 1024),
+    (600, 544),
 ];
+const BRIEF_MODELS: usize = 11;
 
 /// A random problem: which one, the operation, the rows and the seed decide.
 #[derive(Debug, Clone, Copy)]
@@ -175,25 +182,12 @@ impl Draw {
     }
 
     fn compress(self, rng: &mut Rng) -> (String, Box<dyn Problem>) {
-        let models: [(usize, usize); 11] = [
-            (4, 32),
-            (1, 32),
-            (2, 64),
-            (7, 96),
-            (3, 160),
-            (4, 128),
-            (4, 512),
-            (128, 32),
-            (128, 512),
-            (129, 64),
-            (300, 32),
-        ];
         let elements = |(ratio, dim): (usize, usize)| self.rows.max(1) * window(ratio) * coff(ratio) * dim;
         let most = self.work / 4;
-        let tries = (0..100).map(|_| rng.pick(&models));
+        let mut tries = (0..100).map(|_| rng.pick(&MODELS));
         let (ratio, dim) = match self.depth {
-            Depth::Brief => BRIEF_MODELS[self.rows % BRIEF_MODELS.len()],
-            _ => tries.into_iter().find(|&m| elements(m) <= most).unwrap_or(models[0]),
+            Depth::Brief => MODELS[self.rows % BRIEF_MODELS],
+            _ => tries.find(|&model| elements(model) <= most).unwrap_or((4, 32)),
         };
         let ring = rng.one_in(2).then(|| window(ratio) + rng.pick(&[0, 0, 1, 3, ratio]));
         let emit = rng.pick(&[Emit::EveryToken, Emit::Blocks]);
@@ -216,7 +210,10 @@ impl Draw {
             compress::RowShape { start_pos, tokens }
         };
         let rows = (0..self.rows).map(row).collect();
-        let data = compress::Shape { ratio: ratio as u32, dim, ring, emit, rows }.generate(rng.bits());
+        let mut data = compress::Shape { ratio: ratio as u32, dim, ring, emit, rows }.generate(rng.bits());
+        if rng.one_in(2) {
+            data.outweigh(rng);
+        }
         let layout = ring.map_or("shifted".into(), |rows| format!("ring{rows}"));
         (
             format!("m{ratio}/d{dim}/{layout}/{}", if emit == Emit::Blocks { "blocks" } else { "tokens" }),

@@ -3,7 +3,7 @@
 use super::bits::{Finding, Verdict};
 use super::lab::{Counts, Lab};
 use super::shapes::OPS;
-use super::{decode, errors, fail_closed, hostile, known, law, memory, runs, steps, ties};
+use super::{decode, errors, fail_closed, hostile, known, law, memory, runs, steps, ties, windows};
 use crate::{Device, Method};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -130,6 +130,7 @@ fn list(options: &Options) -> Vec<Case> {
     cases.extend(errors::cases());
     cases.extend(ties::cases(options.depth));
     cases.extend(runs::cases(options.depth));
+    cases.extend(windows::cases(options.depth));
     cases.extend(known::cases(options.depth));
     cases.extend(hostile::cases(options.depth, options.method));
     cases.extend(memory::cases());

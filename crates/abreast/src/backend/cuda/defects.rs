@@ -137,6 +137,14 @@ const DEFECTS: &[Defect] = &[
     defect("compress", ["u32 at = oldest + slot;", "u32 at = slot;"], "compress/runs"),
     // The largest score of a warp's slots alone.
     defect("compress", ["i < POOLERS; i++) most", "i < 1; i++) most"], "compress/law"),
+    // Of later chunks, every fourth slot of a warp alone.
+    defect(
+        "compress",
+        ["slot < row.ratio; slot += POOLERS", "slot < row.ratio; slot += 4 * POOLERS"],
+        "compress/windows",
+    ),
+    // One of two alignments.
+    defect("compress", ["(row.kv_state | row.score_state) % 16", "row.kv_state % 16"], "compress/law"),
     // Each warp's sums alone.
     defect("compress", ["sums = pool.sums[warp()][lane()];", "sums = {0.0f, 0.0f};"], "compress/law"),
     defect("convert_state", ["old < 0 ? -F32_INF", "old < 0 ? 0.0f"], "convert_state/law"),

@@ -55,6 +55,8 @@ pub struct Data {
     pub rows: Vec<Row>,
     /// Rows of the output.
     pub outputs: usize,
+    /// Elements that red zones are longer by, of values and of scores: where these start in memory, [`scatter`](Problem::scatter) decides.
+    pub skew: [usize; 2],
 }
 
 /// One row.
@@ -92,6 +94,7 @@ impl Shape {
             epsilon: 1e-6,
             rows: vec![],
             outputs: 0,
+            skew: [0; 2],
         };
         for &RowShape { start_pos, tokens } in &self.rows {
             let (n, state) = (tokens * features, state_rows * features);
@@ -130,6 +133,16 @@ impl Data {
         }
     }
 
+    /// Lets about one token of a window outweigh all others: e to their distance is no f32, so that nobody may overlook it.
+    pub fn outweigh(&mut self, rng: &mut Rng) {
+        let (ratio, features) = (self.ratio as usize, self.features());
+        for row in &mut self.rows {
+            let tokens =
+                [&mut row.score, &mut row.score_state].into_iter().flat_map(|s| s.chunks_mut(features));
+            tokens.filter(|_| rng.one_in(ratio)).flatten().for_each(|score| *score += 110.0);
+        }
+    }
+
     /// Tokens `from..to` of row `row` alone, with the state that is handed in.
     pub fn part(&self, row: usize, tokens: std::ops::Range<usize>, state: (Vec<f32>, Vec<f32>)) -> Data {
         let (whole, features) = (&self.rows[row], self.features());
@@ -158,22 +171,19 @@ impl Problem for Data {
     }
 
     fn load(&self, device: &Device, _method: Method) -> Result<Box<dyn Loaded>> {
-        fn arena<'a>(
-            device: &Device,
-            (name, zone): (&'static str, u8),
-            parts: impl Iterator<Item = &'a Vec<f32>>,
-        ) -> Result<Arena<f32>> {
-            Arena::upload(device, name, zone, parts.map(|part| &part[..]))
-        }
+        let [values, scores] = self.skew;
+        let (rows, outputs) = (self.rows.iter(), self.outputs * self.dim);
+        let kv_state = rows.clone().map(|row| &row.kv_state[..]);
+        let score_state = rows.clone().map(|row| &row.score_state[..]);
         Ok(Box::new(OnDevice {
             device: device.clone(),
-            ape: Arena::upload(device, "ape", 0xff, [&self.ape[..]])?,
-            norm: Arena::upload(device, "norm", 0xff, [&self.norm[..]])?,
-            kv: arena(device, ("kv", 0xff), self.rows.iter().map(|row| &row.kv))?,
-            score: arena(device, ("score", 0xff), self.rows.iter().map(|row| &row.score))?,
-            kv_state: arena(device, ("kv_state", 0xa5), self.rows.iter().map(|row| &row.kv_state))?,
-            score_state: arena(device, ("score_state", 0xa5), self.rows.iter().map(|row| &row.score_state))?,
-            outputs: Outputs::load(device, self.outputs * self.dim, self.rows.len())?,
+            ape: Arena::upload_askew(device, ("ape", 0xff), scores, [&self.ape[..]])?,
+            norm: Arena::upload_askew(device, ("norm", 0xff), values, [&self.norm[..]])?,
+            kv: Arena::upload_askew(device, ("kv", 0xff), values, rows.clone().map(|row| &row.kv[..]))?,
+            score: Arena::upload_askew(device, ("score", 0xff), scores, rows.map(|row| &row.score[..]))?,
+            kv_state: Arena::upload_askew(device, ("kv_state", 0xa5), values, kv_state)?,
+            score_state: Arena::upload_askew(device, ("score_state", 0xa5), scores, score_state)?,
+            outputs: Outputs::load_askew(device, outputs, self.rows.len(), values)?,
             data: self.clone(),
         }))
     }
@@ -209,6 +219,8 @@ impl Problem for Data {
         let (starts, outputs) = places(rng, &sizes);
         self.rows.iter_mut().zip(starts).for_each(|(row, out)| row.out = out);
         self.outputs = outputs;
+        // Beyond 4, 16 and 128 bytes.
+        self.skew = [0; 2].map(|_| rng.pick(&[0, 1, 4, 32]));
     }
 }
 

@@ -39,7 +39,7 @@ pub trait Problem {
     /// Puts hostile values anywhere, about one in `one_in`.
     fn corrupt(&mut self, one_in: usize, rng: &mut Rng);
 
-    /// Gives the rows' results other places, in another order and with gaps.
+    /// Gives the rows' results other places, in another order and with gaps; what a row reads may lie elsewhere too.
     fn scatter(&mut self, rng: &mut Rng);
 }
 

@@ -15,8 +15,13 @@ pub(super) struct Outputs<T> {
 impl<T: Element> Outputs<T> {
     /// An output of `len` elements, for at most `rows` rows.
     pub(super) fn load(device: &Device, len: usize, rows: usize) -> Result<Self> {
+        Self::load_askew(device, len, rows, 0)
+    }
+
+    /// The same, the output `skew` elements beyond where allocations start.
+    pub(super) fn load_askew(device: &Device, len: usize, rows: usize, skew: usize) -> Result<Self> {
         Ok(Outputs {
-            out: Arena::upload(device, "out", 0xa5, [&vec![T::zeroed(); len][..]])?,
+            out: Arena::upload_askew(device, ("out", 0xa5), skew, [&vec![T::zeroed(); len][..]])?,
             status: Arena::upload(device, "status", 0xa5, [&vec![0; rows][..]])?,
             fill: 0,
         })

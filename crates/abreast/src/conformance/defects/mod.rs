@@ -54,6 +54,7 @@ enum Defect {
     PositionOffByOne,
     EpsilonTimesTen,
     CompressStatusLost,
+    LateNanOverlooked,
     StaleNewState,
     // Gather and memory
     GatherLastIsFirst,
@@ -64,7 +65,7 @@ enum Defect {
 use Defect::*;
 
 /// Every defect, and the cases that are to find it.
-const DEFECTS: [(Defect, &str); 40] = [
+const DEFECTS: [(Defect, &str); 42] = [
     (BitOfManyRows, "sparse_attention/law/r"),
     (BadIndexIsZero, "sparse_attention/fail_closed"),
     (SinkDropped, "sparse_attention/law/r"),
@@ -101,6 +102,8 @@ const DEFECTS: [(Defect, &str); 40] = [
     (PositionOffByOne, "compress/law/r"),
     (EpsilonTimesTen, "compress/known/epsilon"),
     (CompressStatusLost, "compress/fail_closed"),
+    (LateNanOverlooked, "compress/windows/not_a_number"),
+    (LateNanOverlooked, "compress/hostile"),
     (StaleNewState, "convert_state/law/r"),
     (GatherLastIsFirst, "gather_rows/law/r"),
     (NanPayloadLost, "gather_rows/law/r"),

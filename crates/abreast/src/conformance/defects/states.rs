@@ -4,6 +4,15 @@ use crate::backend::Run;
 use crate::ops::Op;
 use crate::{Checked, Compress, CompressRow, ConvertState, DeviceId, Result, StateLayout};
 
+/// Takes scores that are no number from a state, beyond the first 128 slots of the window that it fills: where, and what was there.
+fn take_late(row: &mut CompressRow<'_>, ratio: usize) -> Vec<(usize, f32)> {
+    let ([state_rows, features], start) = (row.score_state.shape(), row.start_pos as usize);
+    let score = row.score_state.as_slice_mut().unwrap();
+    let places = (start / ratio * ratio + 128..start).map(|position| position % state_rows * features);
+    let late = places.flat_map(|at| at..at + features).filter(|&i| score[i].is_nan()).collect::<Vec<_>>();
+    late.into_iter().map(|i| (i, std::mem::replace(&mut score[i], f32::NEG_INFINITY))).collect()
+}
+
 impl Broken {
     pub(super) fn broken_compress(&self, mut op: Checked<Compress<'_, '_>>) -> Result<()> {
         let args = &mut *op;
@@ -12,6 +21,10 @@ impl Broken {
         if self.has(EpsilonTimesTen) {
             args.epsilon *= 10.0;
         }
+        let ratio = args.ratio as usize;
+        let late =
+            args.rows.iter_mut().filter(|_| self.has(LateNanOverlooked)).map(|row| take_late(row, ratio));
+        let late: Vec<_> = late.collect();
         let mut rows = Vec::new();
         for row in args.rows.iter_mut() {
             let off = self.has(PositionOffByOne) && row.start_pos > 0;
@@ -30,6 +43,14 @@ impl Broken {
         }
         if self.has(CompressStatusLost) {
             args.status.iter_mut().for_each(|status| status.as_slice_mut().unwrap().fill(0));
+        }
+        for (row, late) in args.rows.iter_mut().zip(&late) {
+            let score = row.score_state.as_slice_mut().unwrap();
+            for &(i, nan) in late {
+                if score[i] == f32::NEG_INFINITY {
+                    score[i] = nan;
+                }
+            }
         }
         let layout = args.layout;
         if let (true, [first, second, ..]) = (self.has(StatesSwapped), &mut args.rows[..]) {
