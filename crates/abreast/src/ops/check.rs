@@ -46,6 +46,18 @@ impl Check {
         self.that(fits, |c| c.error(name, pattern(&shape), format_args!("{got:?}")))
     }
 
+    /// The addresses start at a multiple of `bytes`, where there are any.
+    pub(super) fn aligned(self, name: &'static str, span: Range<usize>, bytes: usize) -> Result<()> {
+        let off = span.start % bytes;
+        self.that(span.is_empty() || off == 0, |c| {
+            c.error(
+                name,
+                format_args!("at a multiple of {bytes} bytes for Fast"),
+                format_args!("{off} beyond one"),
+            )
+        })
+    }
+
     /// `start..start + len` lies within `limit`.
     pub(super) fn range(self, name: &'static str, range: (usize, usize), limit: usize) -> Result<()> {
         let (start, len) = range;

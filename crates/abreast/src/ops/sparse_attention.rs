@@ -7,6 +7,9 @@ use crate::error::Result;
 use crate::view::{DeviceId, View, ViewMut};
 use half::bf16;
 
+/// What `Fast` reads and writes at once.
+const FAST_ALIGN: usize = 16;
+
 /// Devices count slots, and one more, in 31 bits.
 const MOST_SLOTS: usize = i32::MAX as usize - 1;
 
@@ -32,7 +35,8 @@ const MOST_SLOTS: usize = i32::MAX as usize - 1;
 ///
 /// # Errors
 /// An argument of another shape or device; heads outside 1 to 128; `dim` not a positive multiple of 32; a
-/// non-finite scale; a row index beyond its buffer; two rows with one output.
+/// non-finite scale; a row index beyond its buffer; two rows with one output; with `Fast`, on any device, a `q`, `kv` or
+/// `out` whose memory does not start at a multiple of 16 bytes.
 #[derive(Debug)]
 pub struct SparseAttention<'a> {
     /// Queries, `[queries, heads, dim]`.
@@ -85,11 +89,19 @@ impl Op for SparseAttention<'_> {
         if let Some(status) = &self.status {
             c.view("status", status, [Some(self.rows.len())])?;
         }
+        let fast = self.method == Method::Fast;
+        if fast {
+            c.aligned("q", self.q.span(), FAST_ALIGN)?;
+            c.aligned("out", self.out.span(), FAST_ALIGN)?;
+        }
         for (e, row) in self.rows.iter().enumerate() {
             let c = c.row(e);
             c.index("query", row.query, queries)?;
             c.index("out", row.out, self.out.shape()[0])?;
             c.view("kv", &row.kv, [None, Some(dim)])?;
+            if fast {
+                c.aligned("kv", row.kv.span(), FAST_ALIGN)?;
+            }
             c.view("indices", &row.indices, [None])?;
             let slots = row.indices.len();
             c.that(slots <= MOST_SLOTS, |c| c.error("indices", format_args!("at most {MOST_SLOTS}"), slots))?;

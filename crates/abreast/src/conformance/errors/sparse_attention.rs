@@ -29,7 +29,8 @@ fn run(lab: &mut Lab<'_>, attempt: &Attempt<Args, Row>) -> Verdict {
         q: q.shaped([4, 3, 64])?,
         sinks: Some(sinks.view()),
         scale: 0.125,
-        method: Method::Reference,
+        // It asks for more than `Reference`.
+        method: Method::Fast,
         rows: &rows,
         out: out.view_mut().reshape([5, 3, 64])?,
         status: Some(status.view_mut()),
@@ -45,6 +46,13 @@ fn run(lab: &mut Lab<'_>, attempt: &Attempt<Args, Row>) -> Verdict {
 macro_rules! shaped {
     ($view:expr, $shape:expr) => {
         $view.reshape($shape).expect("as many elements")
+    };
+}
+
+/// Memory that starts one element beyond what `Fast` reads at once.
+macro_rules! askew {
+    ($arg:literal) => {
+        concat!("sparse_attention: ", $arg, " must be at a multiple of 16 bytes for Fast, got 2 beyond one")
     };
 }
 
@@ -93,6 +101,17 @@ fn attempts() -> Vec<Attempt<Args, Row>> {
         args("status_shape", "sparse_attention: status must be [2], got [1]", |a| SparseAttention {
             status: a.status.map(|status| status.slice(1..2)),
             ..a
+        }),
+        args("q_askew", askew!("q"), |a| SparseAttention {
+            q: shaped!(shaped!(a.q, [768]).slice(1..577), [3, 3, 64]),
+            ..a
+        }),
+        args("out_askew", askew!("out"), |a| SparseAttention {
+            out: shaped!(shaped!(a.out, [960]).slice(1..769), [4, 3, 64]),
+            ..a
+        }),
+        row("kv_askew", askew!("rows[1].kv"), |r| {
+            r.kv = shaped!(shaped!(r.kv, [384]).slice(1..321), [5, 64])
         }),
         row("query", "sparse_attention: rows[1].query must be below 4, got 4", |r| r.query = 4),
         row("query_max", "sparse_attention: rows[1].query must be below 4, got 18446744073709551615", |r| {
