@@ -14,7 +14,8 @@ use std::sync::Arc;
 /// A handle to one device. Clones share it; it may be used from any number of threads.
 ///
 /// Calls are checked once, then queued in order; host reads wait. A call on the CPU is done when it returns. A handle that was
-/// opened before the process was forked is refused in the child. A row's bits do not depend on what else
+/// opened before the process was forked is refused in the child. Calls of two handles of one GPU are in no order: what one writes is there for the
+/// other after [`Device::synchronize`] or, on a stream, after it was handed over. A row's bits do not depend on what else
 /// runs on the device.
 #[derive(Clone)]
 pub struct Device {

@@ -6,6 +6,8 @@ pub const HEAD_DIM: usize = 512;
 pub const MAX_HEADS: usize = 128;
 /// Width of the indexer's queries and keys (features a head).
 pub const INDEX_DIM: usize = 128;
+/// Most features of a head, of an indexer's key or of a compressor.
+pub const MAX_FEATURES: usize = 1 << 20;
 /// Largest `k` of a selection.
 pub const MAX_K: usize = 2048;
 /// The ratio whose blocks overlap: each entry pools its own block and the one before.

@@ -5,7 +5,10 @@
 mod on_gpu;
 
 use abreast::conformance::{self, Decoder, Options};
-use abreast::{Device, GatherRow, GatherRows, Kind, Limits, Method};
+use abreast::{
+    Compress, CompressRow, Device, Emit, GatherRow, GatherRows, IndexScores, IndexScoresRow, Kind, Limits,
+    Method, Result, StateLayout, bf16,
+};
 
 /// The GPU; `None`, printed, where this machine has none.
 fn gpu() -> Option<Device> {
@@ -78,6 +81,57 @@ fn timed_steps_keep_what_they_drop() {
         }
         stop.store(true, std::sync::atomic::Ordering::Relaxed);
     });
+}
+
+/// Rows that no block has the shared memory for are refused, and the device lives on.
+#[test]
+fn too_wide_rows_are_refused() {
+    let Some(gpu) = gpu() else { return };
+    for features in [1 << 17, 1 << 20] {
+        for refused in [wide_scores(&gpu, features), wide_entry(&gpu, features)] {
+            let why = refused.expect_err("more than a block has").to_string();
+            assert!(why.contains("rows are too wide"), "{why}");
+            assert_eq!(gpu.upload(&[7u32]).and_then(|x| x.read()).expect("no fault"), [7]);
+        }
+    }
+}
+
+fn wide_scores(gpu: &Device, dim: usize) -> Result<()> {
+    let (q, weights, mut out) = (gpu.zeros::<bf16>(dim)?, gpu.zeros::<f32>(1)?, gpu.zeros::<f32>(1)?);
+    let row = IndexScoresRow { query: 0, start_pos: 0, keys: q.shaped([1, dim])?, out: 0 };
+    gpu.index_scores(IndexScores {
+        q: q.shaped([1, 1, dim])?,
+        weights: weights.shaped([1, 1])?,
+        ratio: 1,
+        method: Method::Reference,
+        rows: &[row],
+        out: out.view_mut(),
+        status: None,
+    })
+}
+
+fn wide_entry(gpu: &Device, d: usize) -> Result<()> {
+    let fed = gpu.zeros::<f32>(d)?;
+    let (mut values, mut scores, mut out) = (gpu.zeros(d)?, gpu.zeros(d)?, gpu.zeros::<bf16>(d)?);
+    let row = CompressRow {
+        start_pos: 0,
+        kv: fed.shaped([1, d])?,
+        score: fed.shaped([1, d])?,
+        kv_state: values.shaped_mut([1, d])?,
+        score_state: scores.shaped_mut([1, d])?,
+        out: 0,
+    };
+    gpu.compress(Compress {
+        ratio: 1,
+        layout: StateLayout::Ring,
+        emit: Emit::Blocks,
+        ape: fed.shaped([1, d])?,
+        norm: fed.view(),
+        epsilon: 1e-6,
+        rows: &mut [row],
+        out: out.shaped_mut([1, d])?,
+        status: None,
+    })
 }
 
 #[test]

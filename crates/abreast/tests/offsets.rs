@@ -124,7 +124,7 @@ fn too_many_indices(device: &Device) -> Option<()> {
         status: None,
     });
     let refused = refused.unwrap_err().to_string();
-    assert!(refused.contains("indices") && refused.contains("at most 2147483646"), "{refused}");
+    assert!(refused.contains("indices") && refused.contains("at most 1073741824"), "{refused}");
     Some(())
 }
 

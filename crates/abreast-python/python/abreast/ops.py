@@ -81,7 +81,7 @@ def sparse_attention(
     A sink takes weight and gives no value. The order of the indices is the order of summation.
 
     Args:
-        q: `[queries, heads, dim]` bfloat16; 1 to 128 heads, `dim` a multiple of 32.
+        q: `[queries, heads, dim]` bfloat16; 1 to 128 heads, `dim` a multiple of 32, at most 2^20.
         kv: rows of `[kv_len, dim]` bfloat16.
         indices: rows of `[width]` int32 (FlashMLA's `indices`, with `indices_lens` as its `topk_length`); -1 for no slot.
         sinks: `[heads]` float32 logits (FlashMLA's `attn_sink`).
@@ -123,7 +123,7 @@ def index_scores(
         score[t] = sum_h max(dot(q[h], keys[t]), 0) * weights[h]
 
     Args:
-        q: `[queries, heads, dim]` bfloat16; `dim` a multiple of 32.
+        q: `[queries, heads, dim]` bfloat16; `dim` a multiple of 32, at most 2^20.
         weights: `[queries, heads]` float32, all scales folded in.
         keys: rows of `[kv_len, dim]` bfloat16, at least as long as what is visible.
         start_pos: position of each row's token.
@@ -226,7 +226,7 @@ def compress(
         kv_state: rows of `[state rows, coff * d]` float32, read and written.
         score_state: as `kv_state`. A fresh state is kv 0, score -inf.
         ape: `[ratio, coff * d]` float32.
-        norm: `[d]` float32, `d` a multiple of 32.
+        norm: `[d]` float32, `d` a multiple of 32, at most 2^20.
         start_pos: position of each row's first token.
         layout: "shifted": states have coff * ratio rows; "ring": as many or more, the token at position p in row `p % rows`.
         emit: "every_token" (zeros where no block is complete) or "blocks".

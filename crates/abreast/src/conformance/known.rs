@@ -8,8 +8,11 @@ use super::bits::{self, Finding, Verdict};
 use super::case::{Problem, Rng, compress, index_scores, select_keys, sparse_attention, top_k};
 use super::lab::Lab;
 use super::suite::Depth;
-use crate::dims::window;
-use crate::{Compress, Emit, IndexScores, Op, SelectKeys, SparseAttention, TopK, bf16};
+use crate::dims::{coff, window};
+use crate::{
+    Compress, CompressRow, Emit, IndexScores, Limits, Op, SelectKeys, SparseAttention, StateLayout, TopK,
+    bf16,
+};
 
 pub(super) fn cases(depth: Depth) -> Vec<Case> {
     let mut cases = Vec::new();
@@ -50,6 +53,10 @@ pub(super) fn cases(depth: Depth) -> Vec<Case> {
     add(SelectKeys::NAME, "padding_beats_real_keys".into(), Box::new(low_scores));
     add(Compress::NAME, "state_by_row".into(), Box::new(state_by_row));
     add(Compress::NAME, "epsilon_dominates".into(), Box::new(epsilon_dominates));
+    for ratio in [1, 3, 4, 128] {
+        let body = move |lab: &mut Lab<'_>| later_status(lab, ratio);
+        add(Compress::NAME, format!("later_status/m{ratio}"), Box::new(body));
+    }
     cases
 }
 
@@ -313,4 +320,46 @@ fn state_by_row(lab: &mut Lab<'_>) -> Verdict {
         bits::same(row, "in one call", &got, &whole.row(row)[..1].to_vec())?;
     }
     Ok(())
+}
+
+/// Two calls of a step share a status word: it is the later one's, which has no tokens and nothing to wait for.
+fn later_status(lab: &mut Lab<'_>, ratio: u32) -> Verdict {
+    let (device, d, most) = (lab.device, 32, 500);
+    let (rows, features) = (window(ratio as usize), coff(ratio as usize) * d);
+    let kv = device.upload(&vec![f32::NAN; most * features])?;
+    let (ape, norm) = (device.zeros::<f32>(ratio as usize * features)?, device.zeros::<f32>(d)?);
+    let state = || device.zeros::<f32>(2 * rows * features);
+    let (mut kv_states, mut score_states) = (state()?, state()?);
+    let (mut out, mut status) = (device.zeros::<bf16>(most * d)?, device.upload(&[77u32])?);
+    let mut step = device.step(Limits { rows: 1, width: 0, keys: 0 })?;
+    step.run(|calls| {
+        for (request, tokens) in [most, 0].into_iter().enumerate() {
+            let mine = request * rows * features..(request + 1) * rows * features;
+            let fed = kv.view().slice(0..tokens * features).reshape([tokens, features])?;
+            let row = CompressRow {
+                start_pos: 0,
+                kv: fed,
+                score: fed,
+                kv_state: kv_states.view_mut().slice(mine.clone()).reshape([rows, features])?,
+                score_state: score_states.view_mut().slice(mine).reshape([rows, features])?,
+                out: 0,
+            };
+            calls.compress(Compress {
+                ratio,
+                layout: StateLayout::Ring,
+                emit: Emit::EveryToken,
+                ape: ape.shaped([ratio as usize, features])?,
+                norm: norm.view(),
+                epsilon: 1e-6,
+                rows: &mut [row],
+                out: out.view_mut().reshape([most, d])?,
+                status: Some(status.view_mut()),
+            })?;
+        }
+        Ok(())
+    })?;
+    match status.read()?[0] {
+        0 => Ok(()),
+        other => Err(Finding::text("the status of the later call", 0, other)),
+    }
 }

@@ -1,5 +1,6 @@
 //! The vocabulary of the contracts.
 
+use crate::dims::{MAX_FEATURES, PARTIALS};
 use crate::error::{Arg, Error, Result};
 use crate::view::{DeviceId, View, ViewMut};
 use std::cell::RefCell;
@@ -44,6 +45,21 @@ impl Check {
         self.that(device == self.device, |c| c.error(name, format_args!("on {}", c.device), device))?;
         let fits = got.iter().zip(&shape).all(|(got, want)| want.is_none_or(|want| want == *got));
         self.that(fits, |c| c.error(name, pattern(&shape), format_args!("{got:?}")))
+    }
+
+    /// `features`, a `size` of `name`, come in whole groups of `unit` times 32, and are no more than kernels count.
+    pub(super) fn features(
+        self,
+        name: &'static str,
+        size: &str,
+        (features, unit): (usize, usize),
+    ) -> Result<()> {
+        let (divisor, most) = (unit * PARTIALS, unit * MAX_FEATURES);
+        let whole = features > 0 && features % divisor == 0;
+        self.that(whole, |c| c.error(name, format_args!("of a {size} divisible by {divisor}"), features))?;
+        self.that(features <= most, |c| {
+            c.error(name, format_args!("of a {size} of at most {most}"), features)
+        })
     }
 
     /// The addresses start at a multiple of `bytes`, where there are any.

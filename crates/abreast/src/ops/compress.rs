@@ -2,7 +2,7 @@
 
 use super::check::{Check, Shown};
 use super::{Cost, Op, Touches};
-use crate::dims::{PARTIALS, coff, window};
+use crate::dims::{coff, window};
 use crate::error::Result;
 use crate::view::{DeviceId, View, ViewMut};
 use half::bf16;
@@ -27,7 +27,7 @@ use half::bf16;
 /// row and `NONFINITE_STATE`.
 ///
 /// # Errors
-/// An argument of another shape or device; a ratio of 0; `d` not a positive multiple of 32; an epsilon that is not
+/// An argument of another shape or device; a ratio of 0; `d` not a multiple of 32 from 32 to 2^20; an epsilon that is not
 /// finite and positive; a ring of fewer rows than the window; a position beyond `u32::MAX - 1`; states of two rows,
 /// or the two states of one, that overlap; output rows beyond `out` or overlapping another row's.
 #[derive(Debug)]
@@ -152,9 +152,8 @@ impl Op for Compress<'_, '_> {
         let c = Check::new(Self::NAME, device);
         c.that(self.ratio > 0, |c| c.error("ratio", "at least 1", self.ratio))?;
         let (ratio, [_, d]) = (self.ratio as usize, self.out.shape());
-        let d_fits = d > 0 && d % PARTIALS == 0;
         c.view("out", &self.out, [None, None])?;
-        c.that(d_fits, |c| c.error("out", format_args!("of a row size divisible by {PARTIALS}"), d))?;
+        c.features("out", "row size", (d, 1))?;
         c.view("ape", &self.ape, [Some(ratio), Some(coff(ratio).saturating_mul(d))])?;
         c.view("norm", &self.norm, [Some(d)])?;
         let epsilon_fits = self.epsilon.is_finite() && self.epsilon > 0.0;

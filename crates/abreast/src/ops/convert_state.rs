@@ -3,7 +3,7 @@
 use super::check::Check;
 use super::compress::{StateLayout, state_contract};
 use super::{Cost, Op, Touches};
-use crate::dims::{OVERLAP_RATIO, PARTIALS, coff};
+use crate::dims::{OVERLAP_RATIO, coff};
 use crate::error::Result;
 use crate::view::{DeviceId, View, ViewMut};
 
@@ -13,7 +13,7 @@ use crate::view::{DeviceId, View, ViewMut};
 /// other row is fresh (kv 0, score -inf). Outputs go on with the same bits.
 ///
 /// # Errors
-/// An argument of another shape or device; a ratio of 0; features not a positive multiple of 32 (64 where blocks
+/// An argument of another shape or device; a ratio of 0; features not a multiple of 32 from 32 to 2^20 (twice that where blocks
 /// overlap); a ring of fewer rows than the window; new states that overlap.
 #[derive(Debug)]
 pub struct ConvertState<'a, 'r> {
@@ -92,14 +92,10 @@ impl Op for ConvertState<'_, '_> {
         let c = Check::new(Self::NAME, device);
         c.that(self.ratio > 0, |c| c.error("ratio", "at least 1", self.ratio))?;
         let ratio = self.ratio as usize;
-        let divisor = coff(ratio) * PARTIALS;
         for (e, row) in self.rows.iter().enumerate() {
             let c = c.row(e);
             let [from_rows, features] = row.kv_from.shape();
-            let fits = features > 0 && features % divisor == 0;
-            c.that(fits, |c| {
-                c.error("kv_from", format_args!("of a row size divisible by {divisor}"), features)
-            })?;
+            c.features("kv_from", "row size", (features, coff(ratio)))?;
             state_contract(c, ("kv_from", &row.kv_from), (self.from, ratio, features))?;
             c.view("score_from", &row.score_from, [Some(from_rows), Some(features)])?;
             state_contract(c, ("kv_to", &row.kv_to), (self.to, ratio, features))?;

@@ -2,7 +2,7 @@
 
 use super::check::Check;
 use super::{Cost, Method, Op, Touches};
-use crate::dims::{PARTIALS, causal_count};
+use crate::dims::causal_count;
 use crate::error::Result;
 use crate::view::{DeviceId, View, ViewMut};
 use half::bf16;
@@ -20,7 +20,7 @@ use half::bf16;
 /// Source of the formula: DeepSeek's lightning indexer.
 ///
 /// # Errors
-/// An argument of another shape or device; no heads; `dim` not a positive multiple of 32; a ratio of 0; a cache
+/// An argument of another shape or device; no heads, or 2^31 / `dim` and more; `dim` not a multiple of 32 from 32 to 2^20; a ratio of 0; a cache
 /// shorter than the keys that its row may see; scores beyond `out` or overlapping another row's.
 #[derive(Debug)]
 pub struct IndexScores<'a> {
@@ -65,8 +65,9 @@ impl Queries<'_> {
         let [queries, heads, dim] = self.q.shape();
         c.view("q", self.q, [None, None, None])?;
         c.that(heads > 0, |c| c.error("q", "of at least 1 head", "0 heads"))?;
-        let dim_fits = dim > 0 && dim % PARTIALS == 0;
-        c.that(dim_fits, |c| c.error("q", format_args!("of a head size divisible by {PARTIALS}"), dim))?;
+        c.features("q", "head size", (dim, 1))?;
+        let most = i32::MAX as usize / dim;
+        c.that(heads <= most, |c| c.error("q", format_args!("of at most {most} heads of {dim}"), heads))?;
         c.view("weights", self.weights, [Some(queries), Some(heads)])?;
         c.that(self.ratio > 0, |c| c.error("ratio", "at least 1", self.ratio))
     }

@@ -2,7 +2,7 @@
 
 use super::check::Check;
 use super::{Cost, Method, Op, Touches};
-use crate::dims::{MAX_HEADS, PARTIALS};
+use crate::dims::MAX_HEADS;
 use crate::error::Result;
 use crate::view::{DeviceId, View, ViewMut};
 use half::bf16;
@@ -10,8 +10,8 @@ use half::bf16;
 /// What `Fast` reads and writes at once.
 const FAST_ALIGN: usize = 16;
 
-/// Devices count slots, and one more, in 31 bits.
-const MOST_SLOTS: usize = i32::MAX as usize - 1;
+/// Devices count slots in 31 bits, and look ahead.
+const MOST_SLOTS: usize = 1 << 30;
 
 /// Attention over selected slots of a cache, with learned sinks.
 ///
@@ -34,7 +34,7 @@ const MOST_SLOTS: usize = i32::MAX as usize - 1;
 /// `OVERFLOW`). A value that nobody attends to has no effect.
 ///
 /// # Errors
-/// An argument of another shape or device; heads outside 1 to 128; `dim` not a positive multiple of 32; a
+/// An argument of another shape or device; heads outside 1 to 128; `dim` not a multiple of 32 from 32 to 2^20; a
 /// non-finite scale; a row index beyond its buffer; two rows with one output; with `Fast`, on any device, a `q`, `kv` or
 /// `out` whose memory does not start at a multiple of 16 bytes.
 #[derive(Debug)]
@@ -79,8 +79,7 @@ impl Op for SparseAttention<'_> {
         c.that(heads_fit, |c| {
             c.error("q", format_args!("of 1 to {MAX_HEADS} heads"), format_args!("{heads} heads"))
         })?;
-        let dim_fits = dim > 0 && dim % PARTIALS == 0;
-        c.that(dim_fits, |c| c.error("q", format_args!("of a head size divisible by {PARTIALS}"), dim))?;
+        c.features("q", "head size", (dim, 1))?;
         c.that(self.scale.is_finite(), |c| c.error("scale", "finite", self.scale))?;
         if let Some(sinks) = &self.sinks {
             c.view("sinks", sinks, [Some(heads)])?;

@@ -38,7 +38,7 @@ pub(crate) fn passes(mut child: Child) -> String {
 
 /// Whether `child` returns in a forked copy of this process; a panic and a hang are none.
 pub(crate) fn returns_when_forked(child: impl FnOnce()) -> bool {
-    // SAFETY: only from a process of its own, where the one other thread, the harness's, waits and holds no lock.
+    // SAFETY: only from a process of its own, whose other threads hold no lock that the child takes: that is this library's to see to.
     match unsafe { libc::fork() } {
         0 => {
             let returned = std::panic::catch_unwind(std::panic::AssertUnwindSafe(child)).is_ok();

@@ -3,6 +3,7 @@
 use crate::common::{Work, bits, load, returns_when_forked};
 use crate::{open, run_alone, want};
 use abreast::{Buffer, Device, Error, GatherRow, GatherRows, Kind, Limits, Result, Step, View};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 /// A handle with all that a call could go through.
 struct Handle {
@@ -114,4 +115,28 @@ fn forks() {
         .into_iter()
         .for_each(|(call, result)| result.unwrap_or_else(|why| panic!("{call}: {why}")));
     assert_eq!([before, bits(&handle.device)], [want.clone(), want]);
+}
+
+#[test]
+fn a_forked_child_of_a_busy_process_gets_an_error() {
+    run_alone("cuda_process::failure::forks_while_busy");
+}
+
+/// A thread opens and ends steps, and so holds this library's locks at many of the forks.
+#[test]
+#[ignore = "a process of a_forked_child_of_a_busy_process_gets_an_error"]
+fn forks_while_busy() {
+    let (mut handle, mut busy, stop) = (Handle::new(), Handle::new(), AtomicBool::new(false));
+    let returned = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(Relaxed) {
+                busy.step.run(|_| Ok(())).expect("nothing to do");
+            }
+        });
+        let mut child = || handle.all_fail(|why| matches!(why, Error::Unavailable { .. }));
+        let returned = (0..200).all(|_| returns_when_forked(&mut child));
+        stop.store(true, Relaxed);
+        returned
+    });
+    assert!(returned);
 }

@@ -5,6 +5,7 @@ use crate::{open, run_alone};
 use abreast::conformance::RowBits;
 use abreast::{Buffer, Device, Error, GatherRow, GatherRows, Limits, Result, Step};
 use cudarc::driver::CudaContext;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 const MIB: usize = 1 << 20;
 
@@ -65,6 +66,35 @@ fn records_anew() {
             let out = out.view_mut().slice(0..rows.len() * len).reshape([rows.len(), len]).expect("a shape");
             step.run(|calls| calls.gather_rows(GatherRows { rows: &rows, out: out.into() })).expect("a run");
         }
+    });
+}
+
+#[test]
+fn open_steps_keep_no_later_memory() {
+    run_alone("cuda_process::memory::steps_overlap");
+}
+
+/// Some step is open at any time. Much more memory comes and goes than there is.
+#[test]
+#[ignore = "a process of open_steps_keep_no_later_memory"]
+fn steps_overlap() {
+    let device = open();
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                let device = open();
+                let source = device.upload(&[1.0f32; 4]).expect("a buffer");
+                let mut out = device.zeros::<f32>(4).expect("a buffer");
+                let mut step = device.step(Limits { rows: 1, width: 1, keys: 1 }).expect("a step");
+                while !stop.load(Relaxed) {
+                    gather(&mut step, (&source, &mut out)).expect("a run");
+                }
+            });
+        }
+        let dropped = (0..1000).try_for_each(|_| device.zeros::<u8>(1 << 30).map(drop));
+        stop.store(true, Relaxed);
+        dropped.expect("memory that was given up");
     });
 }
 

@@ -45,8 +45,9 @@ static __device__ __forceinline__ void compress(const Row* table, u32 r) {
         if (++now.phase == ratio) now.phase = 0;
         if (++now.row == row.state_rows) now.row = 0;
     }
-    if (row.d > 0 && first && threadIdx.x == 0 && row.status) store(row.status, faults);
+    // A row without tokens has not waited yet.
     wait_for_predecessors();
+    if (row.d > 0 && first && threadIdx.x == 0 && row.status) store(row.status, faults);
 }
 
 extern "C" __global__ void __launch_bounds__(PLAIN_THREADS, PLAIN_BLOCKS) compress_plain(const Row* table, char*, u32 blocks_x) {

@@ -60,6 +60,8 @@ impl<T> DerefMut for Owned<T> {
 impl<T> Drop for Owned<T> {
     fn drop(&mut self) {
         if self.process == std::process::id() {
+            // What is given back must not spoil what another thread captures.
+            let _relaxed = Relaxed::new();
             // SAFETY: dropped here alone, once.
             unsafe { ManuallyDrop::drop(&mut self.value) }
         }
@@ -162,9 +164,14 @@ impl Queue {
         }
     }
 
-    /// What every call starts with: this thread uses this device. A forked child has no device: the driver does not work there.
+    /// Whether this is a forked child of the process that opened it: it has no device, for the driver does not work there.
+    pub(super) fn forked(&self) -> bool {
+        self.process != std::process::id()
+    }
+
+    /// What every call starts with: this thread uses this device.
     pub(super) fn enter(&self) -> Result<()> {
-        if self.process != std::process::id() {
+        if self.forked() {
             let why = "it was opened before this process was forked, and CUDA does not survive that".into();
             return Err(Error::Unavailable { device: self.id, why });
         }

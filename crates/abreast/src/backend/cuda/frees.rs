@@ -1,20 +1,32 @@
 //! When memory may be freed. A view names a device and no handle: memory of one handle may be in use on another's stream, or by
 //! a step whose operations were taken and have not been queued yet. So a free waits on the device for all streams (for a
-//! caller's by an event of ours: he may have destroyed it), and while
-//! a step is open anywhere in the process, it is put off.
+//! caller's by an event of ours: he may have destroyed it), and it is put off until all steps are through that were open anywhere in the
+//! process when the memory was given up: one that opens later cannot name it.
 
 use super::capture::Relaxed;
 use super::driver::Queue;
 use cudarc::driver::result;
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-static STATE: Mutex<State> = Mutex::new(State { queues: Vec::new(), open_steps: 0, waiting: Vec::new() });
+static STATE: Mutex<State> =
+    Mutex::new(State { queues: Vec::new(), steps: 0, open: BTreeSet::new(), waiting: Vec::new() });
 
 struct State {
     queues: Vec<Weak<Queue>>,
-    open_steps: usize,
-    /// Addresses, and the queues that they were allocated on.
-    waiting: Vec<(u64, Arc<Queue>)>,
+    /// How many steps were opened so far, which numbers them.
+    steps: u64,
+    open: BTreeSet<u64>,
+    waiting: Vec<Waiting>,
+}
+
+/// Memory that was given up.
+struct Waiting {
+    address: u64,
+    /// That it was allocated on.
+    queue: Arc<Queue>,
+    /// How many steps had been opened by then.
+    steps: u64,
 }
 
 fn state() -> std::sync::MutexGuard<'static, State> {
@@ -31,13 +43,14 @@ pub(super) fn register(queue: &Arc<Queue>) {
 /// Frees memory when nothing uses it any more.
 pub(super) fn free(address: u64, queue: &Arc<Queue>) {
     let mut state = state();
-    if state.open_steps > 0 {
-        state.waiting.push((address, queue.clone()));
-    } else {
+    if state.open.is_empty() {
         // Queues that go with this free go when the lock is given back.
         let others: Vec<_> = state.queues.iter().filter_map(Weak::upgrade).collect();
         drop(state);
         free_behind(address, queue, &others);
+    } else {
+        let steps = state.steps;
+        state.waiting.push(Waiting { address, queue: queue.clone(), steps });
     }
 }
 
@@ -57,28 +70,30 @@ fn free_behind(address: u64, queue: &Queue, others: &[Arc<Queue>]) {
     let _ = unsafe { result::free_async(address, stream.cu_stream()) };
 }
 
-/// While it lives, nothing is freed: operations that were taken have their memory until they are queued.
-pub(super) struct OpenStep;
+/// While it lives, nothing is freed that was there when it began: operations that were taken have their memory until they are queued.
+pub(super) struct OpenStep(u64);
 
 impl OpenStep {
     pub(super) fn new() -> OpenStep {
-        state().open_steps += 1;
-        OpenStep
+        let mut state = state();
+        let number = state.steps;
+        state.steps += 1;
+        state.open.insert(number);
+        OpenStep(number)
     }
 }
 
 impl Drop for OpenStep {
     fn drop(&mut self) {
         let mut state = state();
-        state.open_steps -= 1;
-        if state.open_steps > 0 {
-            return;
-        }
-        let waiting = std::mem::take(&mut state.waiting);
+        state.open.remove(&self.0);
+        let oldest = state.open.first().copied().unwrap_or(u64::MAX);
+        let free: Vec<_> = state.waiting.extract_if(.., |waiting| waiting.steps <= oldest).collect();
+        let others: Vec<_> = state.queues.iter().filter_map(Weak::upgrade).collect();
         drop(state);
-        for (address, queue) in waiting {
+        for Waiting { address, queue, .. } in free {
             if queue.enter().is_ok() {
-                free(address, &queue);
+                free_behind(address, &queue, &others);
             }
         }
     }

@@ -5,11 +5,16 @@ use super::driver::{Owned, Queue};
 use super::nvrtc::{Nvrtc, OPTIONS, Source};
 use super::target::{Chip, HOPPER_SHARED};
 use crate::backend::gpu::constants::defines;
+use crate::backend::gpu::plan::Launch;
 use crate::error::{Error, Result};
 use cudarc::driver::{CudaFunction, CudaModule, sys};
 use cudarc::nvrtc::Ptx;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
+
+/// Of a function: the most dynamic shared memory of a block.
+const MOST_SHARED: sys::CUfunction_attribute_enum =
+    sys::CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
 
 /// Kernel files of Hopper's own instructions, by their stems.
 pub(super) const HOPPER: &[(&str, &str)] = &[
@@ -139,8 +144,25 @@ impl Kernels {
         format!("{}, {compiler}, kernels kept in {}", self.architecture, self.cache.describe())
     }
 
+    /// The kernels of launches, ready. An error where one wants more shared memory than its blocks can have.
+    pub(super) fn of(&self, queue: &Queue, launches: &[Launch]) -> Result<Vec<CudaFunction>> {
+        let ready = |&Launch { kernel, shared: wanted, .. }: &Launch| {
+            let function = self.get(queue, kernel)?;
+            let most = function.get_attribute(MOST_SHARED).map_err(|e| queue.fault(e))? as u32;
+            if wanted <= most {
+                return Ok(function);
+            }
+            let name = kernel.1;
+            let why = format!(
+                "{name} wants {wanted} bytes of shared memory of a block, which has {most}: the rows are too wide"
+            );
+            Err(Error::Unavailable { device: queue.id, why })
+        };
+        launches.iter().map(ready).collect()
+    }
+
     /// A kernel, ready to be launched with as much dynamic shared memory as the chip has, and in clusters of any size.
-    pub(super) fn get(&self, queue: &Queue, kernel: (&'static str, &'static str)) -> Result<CudaFunction> {
+    fn get(&self, queue: &Queue, kernel: (&'static str, &'static str)) -> Result<CudaFunction> {
         let mut loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(function) = loaded.functions.get(&kernel) {
             return Ok(function.clone());
@@ -159,7 +181,7 @@ impl Kernels {
         let fault = |e| queue.fault(e);
         let fixed = function.get_attribute(A::CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES).map_err(fault)?;
         let most = self.chip.shared as i32 - fixed;
-        function.set_attribute(A::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, most).map_err(fault)?;
+        function.set_attribute(MOST_SHARED, most).map_err(fault)?;
         if self.chip.hopper {
             let attribute = A::CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED;
             function.set_attribute(attribute, 1).map_err(fault)?;

@@ -94,8 +94,7 @@ impl Cuda {
         let table = self.grow(table, plan.table.len(), "the row table")?;
         let space = self.grow(space, plan.scratch, "scratch")?;
         // Compiled before anything is queued: a call that fails here has touched nothing.
-        let functions = plan.launches.iter().map(|l| self.kernels.get(&self.queue, l.kernel));
-        let functions = functions.collect::<Result<Vec<_>>>()?;
+        let functions = self.kernels.of(&self.queue, &plan.launches)?;
         self.queue.upload(&plan.table, table)?;
         let mut launches = plan.launches.iter().zip(&functions);
         let launched = launches.try_for_each(|pair| self.launch(&self.queue.stream, pair, (table, space)));

@@ -56,8 +56,7 @@ impl Graph {
     fn record(&self, Schedule { plan, order, .. }: &Schedule) -> Result<Recorded> {
         let queue = &self.cuda.queue;
         let fault = |e| queue.fault(e);
-        let functions = plan.launches.iter().map(|l| self.cuda.kernels.get(queue, l.kernel));
-        let functions = functions.collect::<Result<Vec<_>>>()?;
+        let functions = self.cuda.kernels.of(queue, &plan.launches)?;
         let table = queue.allocate(plan.table.len(), "a step's row table")?;
         let scratch = queue.allocate(plan.scratch, "a step's scratch")?;
         let main = &self.sides[0];
@@ -178,7 +177,8 @@ each_operation!(take);
 impl Recording for Graph {
     fn start(&mut self) -> Box<dyn Send> {
         *self.taken.get_mut().unwrap_or_else(PoisonError::into_inner) = Schedule::default();
-        Box::new(OpenStep::new())
+        // Another thread may have held the lock when this process was forked.
+        if self.cuda.queue.forked() { Box::new(()) } else { Box::new(OpenStep::new()) }
     }
 
     fn submit(&mut self) -> Result<()> {

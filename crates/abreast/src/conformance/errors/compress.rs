@@ -82,6 +82,10 @@ fn compress() -> Vec<Attempt<Args, Row>> {
             out: shaped!(a.out, [24, 16]),
             ..a
         }),
+        args("wide", "compress: out must be of a row size of at most 1048576, got 2097152", |a| Compress {
+            out: shaped!(a.out.slice(0..0), [0, 1 << 21]),
+            ..a
+        }),
         args("no_dim", "compress: out must be of a row size divisible by 32, got 0", |a| Compress {
             out: shaped!(a.out.slice(0..0), [12, 0]),
             ..a
@@ -255,6 +259,11 @@ fn convert() -> Vec<Attempt<Convert, ConvertRow>> {
         row("dim", "convert_state: rows[1].kv_from must be of a row size divisible by 64, got 32", |r| {
             ConvertStateRow { kv_from: shaped!(r.kv_from, [16, 32]), ..r }
         }),
+        row(
+            "wide",
+            "convert_state: rows[1].kv_from must be of a row size of at most 2097152, got 4194304",
+            |r| ConvertStateRow { kv_from: shaped!(r.kv_from.slice(0..0), [0, 1 << 22]), ..r },
+        ),
         row("kv_from_shape", "convert_state: rows[1].kv_from must be [8, 64], got [7, 64]", |r| {
             ConvertStateRow { kv_from: r.kv_from.slice(0..7), ..r }
         }),

@@ -64,6 +64,12 @@ fn scores() -> Vec<Attempt<Scores, ScoresRow>> {
             q: shaped!(a.q.slice(0..0), [4, 0, 32]),
             ..a
         }),
+        args("wide", "index_scores: q must be of a head size of at most 1048576, got 2097152", |a| {
+            IndexScores { q: shaped!(a.q.slice(0..0), [0, 6, 1 << 21]), ..a }
+        }),
+        args("heads", "index_scores: q must be of at most 2047 heads of 1048576, got 2048", |a| {
+            IndexScores { q: shaped!(a.q.slice(0..0), [0, 2048, 1 << 20]), ..a }
+        }),
         args("dim", "index_scores: q must be of a head size divisible by 32, got 16", |a| IndexScores {
             q: shaped!(a.q, [4, 6, 16]),
             ..a

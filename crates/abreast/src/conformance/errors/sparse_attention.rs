@@ -72,6 +72,9 @@ fn attempts() -> Vec<Attempt<Args, Row>> {
         args("dim", "sparse_attention: q must be of a head size divisible by 32, got 48", |a| {
             SparseAttention { q: shaped!(a.q, [4, 4, 48]), ..a }
         }),
+        args("wide", "sparse_attention: q must be of a head size of at most 1048576, got 2097152", |a| {
+            SparseAttention { q: shaped!(a.q.slice(0..0), [0, 3, 1 << 21]), ..a }
+        }),
         args("no_dim", "sparse_attention: q must be of a head size divisible by 32, got 0", |a| {
             SparseAttention { q: shaped!(a.q.slice(0..0), [4, 3, 0]), ..a }
         }),
