@@ -115,6 +115,29 @@ fn bad_input_is_one_line_and_status_2() {
     assert!(!page.exists());
 }
 
+/// The widest axis that a report can ask for: it ends, and what is outside is refused with the file's name.
+#[test]
+fn a_plot_holds_every_time_that_a_report_may_have() {
+    let page = Path::new(env!("CARGO_TARGET_TMPDIR")).join("report-wide.html");
+    let wide = |most: &str| {
+        let text = figures("x").replace("\"median_us\": 2,", &format!("\"median_us\": {most},"));
+        let ours = file("report-wide.json", &text.replace("\"floor_us\": 0.5", "\"floor_us\": 1e-12"));
+        report(&[&ours], &page)
+    };
+    let output = wide("1e12");
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(std::fs::read_to_string(&page).unwrap().matches("</svg>").count(), 3);
+    for most in ["1e306", "1e308"] {
+        let output = wide(most);
+        let text = String::from_utf8(output.stderr).unwrap();
+        assert_eq!((output.status.code(), text.lines().count()), (Some(2), 1), "{text}");
+        let want = format!(
+            "report-wide.json: top_k n 2048 random rows 1: median_us must be 1e-12 to 1e12, got {most}\n"
+        );
+        assert!(text.ends_with(&want), "{text}");
+    }
+}
+
 /// One operation a file, as a run in parts leaves them: a line a shape, and what the peer does faster is bold.
 #[test]
 fn a_table_has_a_line_for_every_shape_of_a_run() {

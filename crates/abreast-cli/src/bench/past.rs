@@ -10,6 +10,10 @@ use std::path::Path;
 /// No report is as large as this.
 const MOST_BYTES: u64 = 64 << 20;
 
+/// What a time can be, in microseconds. A plot's axis counts the powers of two between its ends one by one, and has no end
+/// where their ratio is more than `f64` holds.
+const TIMES: std::ops::RangeInclusive<f64> = 1e-12..=1e12;
+
 /// What a comparison needs of a report: of `abreast bench --json`, of a tool in `tools/peers`, or a table.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Past {
@@ -110,7 +114,7 @@ impl Past {
 
     fn parse(json: &[u8]) -> Result<Past, String> {
         let past: Past = serde_json::from_slice(json).map_err(|e| format!("not a report of figures: {e}"))?;
-        past.checked()
+        past.checked("median_us")
     }
 
     /// Lines of [`Entry`] under their names; `#` starts a comment.
@@ -126,7 +130,7 @@ impl Past {
                 op: e.op,
                 shape: e.shape,
                 rows: e.rows,
-                median_us: f64::MAX,
+                median_us: f64::INFINITY,
                 how: None,
                 warm_us: None,
                 floor_us: None,
@@ -142,7 +146,7 @@ impl Past {
         }
         let machine = Setting { cpu: Line(String::new()), threads: None, gpu, version: None, date: None };
         Past { name: Line("best peer".into()), machine, method: None, results: best.into_values().collect() }
-            .checked()
+            .checked("us")
     }
 
     /// Whether device, method and version are the same.
@@ -154,17 +158,26 @@ impl Past {
         setting(self) == setting(other) && self.method == other.method
     }
 
-    fn checked(self) -> Result<Past, String> {
-        let past = self;
-        let good = |us: f64| us.is_normal() && us > 0.0;
-        let times = |f: &Figure| [Some(f.median_us), f.warm_us, f.floor_us, f.goal_us, f.bare_us];
-        let wrong = past.results.iter().find(|f| !times(f).into_iter().flatten().all(good));
-        match wrong {
-            Some(Figure { op: Line(op), shape: Line(shape), rows, .. }) => {
-                Err(format!("{op} {shape} rows {rows}: times must be normal positive numbers"))
+    /// `median` is the median's name in the file.
+    fn checked(self, median: &str) -> Result<Past, String> {
+        for f in &self.results {
+            let times = [
+                (median, Some(f.median_us)),
+                ("warm_us", f.warm_us),
+                ("floor_us", f.floor_us),
+                ("goal_us", f.goal_us),
+                ("bare_us", f.bare_us),
+            ];
+            let wrong = |&(_, us): &(&str, Option<f64>)| us.is_some_and(|us| !TIMES.contains(&us));
+            if let Some((time, Some(us))) = times.into_iter().find(wrong) {
+                let (op, shape, rows) = (&*f.op, &*f.shape, f.rows);
+                let (least, most) = (TIMES.start(), TIMES.end());
+                return Err(format!(
+                    "{op} {shape} rows {rows}: {time} must be {least:e} to {most:e}, got {us:e}"
+                ));
             }
-            None => Ok(past),
         }
+        Ok(self)
     }
 
     pub(crate) fn figure(&self, (op, shape, rows): (&str, &str, usize)) -> Option<&Figure> {
@@ -193,9 +206,19 @@ mod tests {
             ("", "EOF"),
             ("[1, 2", "not a report"),
             (r#"{"machine": {"cpu": "c", "threads": 2}}"#, "missing field `results`"),
-            (&GOOD.replace("12.5", "0"), "top_k n 2048 random rows 8: times must be normal positive numbers"),
-            (&GOOD.replace("12.5", "-1"), "times must be normal"),
-            (&GOOD.replace("12.5", "1e-310"), "times must be normal"),
+            (
+                &GOOD.replace("12.5", "0"),
+                "top_k n 2048 random rows 8: median_us must be 1e-12 to 1e12, got 0e0",
+            ),
+            (&GOOD.replace("12.5", "-1"), "median_us must be 1e-12 to 1e12, got -1e0"),
+            (&GOOD.replace("12.5", "1e-310"), "got 1e-310"),
+            (&GOOD.replace("12.5", "1e308"), "got 1e308"),
+            (
+                &GOOD.replace("share\": 1", "warm_us\": 1e306"),
+                "rows 8: warm_us must be 1e-12 to 1e12, got 1e306",
+            ),
+            (&GOOD.replace("share\": 1", "floor_us\": 1.1e12"), "rows 8: floor_us must be"),
+            (&GOOD.replace("share\": 1", "floor_us\": 9e-13"), "rows 8: floor_us must be"),
             (&GOOD.replace("12.5", "-1e400"), "number out of range"),
             (&GOOD.replace("12.5", "\"fast\""), "invalid type"),
         ];
@@ -215,11 +238,15 @@ mod tests {
         assert_eq!((figure.median_us, figure.how.as_deref()), (3.0, Some("SGLang")));
         assert_eq!((figure.goal_us, figure.bare_us), (Some(2.8), Some(1.7)));
         assert_eq!(&*past.machine.gpu.unwrap().name, "NVIDIA H200");
-        for (bad, want) in [("3.0", "NaN"), ("3.0", "0"), ("2.8", "-1")]
-            .map(|(from, to)| (TABLE.replace(from, to), "times must be normal"))
-            .into_iter()
-            .chain([(TABLE.replace(",us,", ",x,"), "missing field `us`")])
-        {
+        for (from, to, want) in [
+            ("3.0", "NaN", "rows 8: us must be 1e-12 to 1e12, got NaN"),
+            ("3.0", "0", "rows 8: us must be"),
+            ("2.8", "-1", "rows 8: goal_us must be"),
+            ("1.7", "inf", "rows 8: bare_us must be"),
+            ("random,8,SGLang,3.0", "random,1,SGLang,inf", "rows 1: us must be 1e-12 to 1e12, got inf"),
+            (",us,", ",x,", "missing field `us`"),
+        ] {
+            let bad = TABLE.replace(from, to);
             let error = Past::parse_table(bad.as_bytes()).unwrap_err();
             assert!(error.contains(want) && !error.contains('\n'), "{bad}: {error}");
         }
