@@ -27,6 +27,11 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: Args) -> CommandResult {
+    let mut read = args.files.iter().chain(&args.peers);
+    if let Some(path) = read.find(|path| !args.markdown && is_same(path, &args.output)) {
+        let (output, path) = (args.output.display(), path.display());
+        return Err(format!("{output}: must be another file than {path}, which the page is made of"));
+    }
     let reports = args.files.iter().map(|path| Ok((label(path), Past::read(path)?)));
     let reports = joined(reports.collect::<Result<Vec<_>, String>>()?);
     let peers = args.peers.as_deref().map(Past::read).transpose()?;
@@ -37,6 +42,17 @@ pub(crate) fn run(args: Args) -> CommandResult {
     let named = |e: std::io::Error| format!("{}: {e}", args.output.display());
     std::fs::write(&args.output, page).map_err(named)?;
     Ok(Outcome::Good)
+}
+
+/// Whether two paths lead to one file, by whatever links; where there is none yet, they do not.
+fn is_same(one: &Path, other: &Path) -> bool {
+    // Of a hard link only the file itself tells.
+    #[cfg(unix)]
+    if let (Ok(one), Ok(other)) = (one.metadata(), other.metadata()) {
+        use std::os::unix::fs::MetadataExt;
+        return (one.dev(), one.ino()) == (other.dev(), other.ino());
+    }
+    matches!((one.canonicalize(), other.canonicalize()), (Ok(one), Ok(other)) if one == other)
 }
 
 /// The parts of a run: reports of one device, method and version that have no figure in common are one, and go by the method.

@@ -138,6 +138,48 @@ fn a_plot_holds_every_time_that_a_report_may_have() {
     }
 }
 
+/// Whatever a file is called, and whichever of those that are read it is.
+#[test]
+fn what_is_read_is_not_written_over() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    let (ours, more, peers) = (at("ours.json"), at("more.json"), at("peers.csv"));
+    let texts = [(&ours, figures("x")), (&more, figures("y")), (&peers, PEERS.into())];
+    texts.iter().for_each(|(path, text)| std::fs::write(path, text).unwrap());
+    std::fs::create_dir(at("folder")).unwrap();
+    std::fs::hard_link(&ours, at("hard.html")).unwrap();
+    let mut outputs = vec![(ours.clone(), &ours), (more.clone(), &more), (peers.clone(), &peers)];
+    outputs.push((at("folder/../ours.json"), &ours));
+    if cfg!(unix) {
+        outputs.push((at("hard.html"), &ours));
+    }
+    #[cfg(unix)]
+    {
+        std::os::unix::fs::symlink("peers.csv", at("soft.html")).unwrap();
+        outputs.push((at("soft.html"), &peers));
+    }
+    for (output, input) in outputs {
+        let got = report(&[&ours, &more, Path::new("--peers"), &peers], &output);
+        let want = format!(
+            "abreast: {}: must be another file than {}, which the page is made of\n",
+            output.display(),
+            input.display()
+        );
+        assert_eq!((got.status.code(), String::from_utf8(got.stderr).unwrap()), (Some(2), want));
+        for (path, text) in &texts {
+            assert_eq!(&std::fs::read_to_string(path).unwrap(), text, "{}", path.display());
+        }
+    }
+    // Another file may be there already, and nothing is written beside a table.
+    for _ in 0..2 {
+        assert!(report(&[&ours, Path::new("--peers"), &peers], &at("page.html")).status.success());
+    }
+    std::fs::copy(&ours, at("report.html")).unwrap();
+    let mut program = Command::new(env!("CARGO_BIN_EXE_abreast"));
+    program.args(["report", "--markdown", "report.html"]).current_dir(folder.path());
+    assert!(program.output().unwrap().status.success());
+}
+
 /// One operation a file, as a run in parts leaves them: a line a shape, and what the peer does faster is bold.
 #[test]
 fn a_table_has_a_line_for_every_shape_of_a_run() {
