@@ -88,32 +88,32 @@ template <int C> struct Block : Task {
     }
 };
 
-// Barriers with their counts, no flag set.
+// Barriers with their counts, no flag set. Every warp makes some, by one lane: lanes would do so in turn, and the last cluster of a launch often starts when
+// the launch before ends.
 template <int C> static __device__ __forceinline__ void start(const Block<C>& b) {
     using F = Form<C>;
-    const int i = threadIdx.x;
-    if (i == 0) *b.flags = {};
+    if (lane() > 0) return;
+    const int i = warp();
     if (i < F::PIECES) {
         barrier_init(b.piece_full(i), 128);
         barrier_init(b.piece_free(i), 128);
     }
-    if (i < F::WEIGHTS) {
-        // Who loads the slice; who scored the tile, or expects its weights.
-        barrier_init(b.full(i), WARP + (i % C == b.rank ? 128 : 1));
-        barrier_init(b.ready(i), WARP);
-        barrier_init(b.summed(i), SUMMERS);
-        barrier_init(b.weight_free(i), C);
-    }
-    if (i == 0) {
+    if (i == F::PIECES) {
+        *b.flags = {};
         barrier_init(b.queries_full(), 256);
         barrier_init(b.queries_taken(), 128);
     }
-    if (i < 2) {
-        barrier_init(b.tile_full(i), 128);
-        barrier_init(b.masks_known(i), 4);
+    if (i >= BLOCK / WARP - 2) {
+        barrier_init(b.tile_full(i & 1), 128);
+        barrier_init(b.masks_known(i & 1), 4);
     }
-    if (i >= WARP) return;
+    for (int place = i; place < F::WEIGHTS; place += BLOCK / WARP) {
+        // Who loads the slice; who scored the tile, or expects its weights.
+        barrier_init(b.full(place), WARP + (place % C == b.rank ? 128 : 1));
+        barrier_init(b.ready(place), WARP);
+        barrier_init(b.summed(place), SUMMERS);
+        barrier_init(b.weight_free(place), C);
+        if (place < b.tiles && place % C != b.rank) barrier_expect(b.full(place), b.message());
+    }
     barriers_ready();
-    __syncwarp();
-    if (i < F::WEIGHTS && i < b.tiles && i % C != b.rank) barrier_expect(b.full(i), b.message());
 }

@@ -21,15 +21,15 @@ pub(super) struct Placement {
 /// Slots of a row up to which it has so few tiles that groups of heads share them better than blocks.
 const NARROW: usize = 128;
 /// Slots of a row from which on it has enough tiles for the largest clusters.
-const WIDE: usize = 1536;
+const WIDE: usize = 896;
 /// Heads of a block, blocks that share them, and the part of the chip that these take at most: beyond it, fewer blocks that each do more wait less for
 /// one another's memory. From the fewest rows to the most; a last block alone takes any number.
 const NARROW_ROWS: &[(usize, usize, usize)] =
-    &[(16, 8, 4), (32, 8, 4), (32, 4, 2), (64, 4, 1), (64, 2, 1), (64, 1, 1)];
+    &[(16, 8, 2), (32, 8, 2), (32, 4, 2), (64, 4, 1), (64, 2, 1), (64, 1, 1)];
 const ROWS: &[(usize, usize, usize)] =
-    &[(16, 8, 4), (32, 8, 2), (64, 8, 1), (64, 4, 1), (64, 3, 1), (64, 2, 1), (64, 1, 1)];
+    &[(16, 16, 3), (16, 8, 2), (32, 8, 1), (64, 8, 1), (64, 4, 1), (64, 3, 1), (64, 2, 1), (64, 1, 1)];
 const WIDE_ROWS: &[(usize, usize, usize)] =
-    &[(16, 16, 2), (32, 8, 2), (64, 8, 1), (64, 4, 1), (64, 3, 1), (64, 2, 1), (64, 1, 1)];
+    &[(16, 16, 2), (16, 8, 2), (32, 8, 1), (64, 8, 1), (64, 4, 1), (64, 3, 1), (64, 2, 1), (64, 1, 1)];
 
 impl Placement {
     /// A block for all heads.
