@@ -23,7 +23,7 @@
 #define STAGES 4
 // Of a multiprocessor: two of one launch, or one of this launch and one of the next, which gets ready meanwhile.
 #define BLOCKS 2
-#define KEPT (4 << 20)                     // bytes
+#define KEPT (12 << 20)                    // bytes
 #define PIECES (INDEX_DIM / 8)             // 16 bytes each
 #define AT_ONCE (BRING / PIECES)           // rows that the bringing threads copy at once
 #define STEPS (INDEX_DIM / 16)             // of a matrix instruction each
@@ -49,7 +49,7 @@ static __device__ __forceinline__ u64 for_keys() {
     return policy;
 }
 // About KEPT bytes of scores stay for whoever selects from them, and for the next call that writes there: their way to memory and
-// back would hold up the keys. They are the last to leave, used or not, so KEPT is a small part of the cache.
+// back would hold up the keys. They are the last to leave, used or not, so KEPT is a fifth of the cache.
 static __device__ __forceinline__ u64 for_scores(i64 tiles) {
     u64 policy;
     float part = fminf(1.0f, (float)KEPT / (float)(tiles * (TILE * 4)));
