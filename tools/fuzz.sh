@@ -12,7 +12,7 @@ triple=x86_64-unknown-linux-gnu
 export RUSTC_BOOTSTRAP=1
 export RUSTFLAGS="--cfg fuzzing -Cdebug-assertions -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
 -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table -Zsanitizer=address"
-cargo build --release --target "$triple"
+cargo build --locked --release --target "$triple"
 [[ $# -gt 0 ]] || exit 0
 
 name=$1

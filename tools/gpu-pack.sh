@@ -58,7 +58,7 @@ stage() {
     "$@" 2>&1 | tee "$log"
     status=${PIPESTATUS[0]}
     if [ "$status" != "$want" ] || grep -q SKIPPED "$log"; then
-        echo "=== FAILED with status $status: $*"
+        echo "=== FAILED with status $status, or skipped: $*"
         failures=$((failures + 1))
     fi
     echo "=== $((SECONDS - start)) s"

@@ -9,7 +9,8 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source tools/debian-rust.sh
 
-tool=${1:?"usage: tools/sanitize.sh address|thread|memory|valgrind [arguments of cargo test]"}
+[[ $# -gt 0 ]] || { echo "usage: tools/sanitize.sh address|thread|memory|valgrind [arguments of cargo test]" >&2; exit 2; }
+tool=$1
 shift
 target=x86_64-unknown-linux-gnu
 cargo_options=(--release --locked --target "$target")

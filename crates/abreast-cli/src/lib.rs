@@ -18,7 +18,7 @@ use std::process::ExitCode;
 
 /// DeepSeek-V4's decode cores for many independent requests in one dispatch.
 #[derive(Parser)]
-#[command(version, propagate_version = true)]
+#[command(name = "abreast", version, propagate_version = true)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -30,7 +30,7 @@ enum Command {
     Replay(replay::Args),
     /// Run the conformance suite: the law of rows, the oracle, the edges
     Verify(verify::Args),
-    /// Measure every operation
+    /// Measure the operations
     Bench(bench::Args),
     /// Turn reports of `bench --json` into one HTML page with plots
     Report(report::Args),
