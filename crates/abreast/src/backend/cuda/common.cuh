@@ -88,7 +88,7 @@ static __device__ __forceinline__ void barrier_wait(u32 barrier, u32 parity) {
 }
 
 // Launches overlap where the chip can: a kernel waits for those before it ere it touches anything but its table, and lets the next
-// start waiting.
+// start waiting. Until then it may only ask the L2 cache for what it is to read: whatever still writes that writes there.
 static __device__ __forceinline__ void wait_for_predecessors() {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.wait;" ::: "memory");

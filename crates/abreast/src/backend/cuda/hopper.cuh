@@ -30,6 +30,10 @@ static __device__ __forceinline__ void copy16(u32 to, const void* from) {
 static __device__ __forceinline__ void copy16_alone(u32 to, const void* from, int bytes) {
     asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
 }
+// Asks the L2 cache for a multiple of 16 bytes at a multiple of 16, and reads nothing: allowed before `wait_for_predecessors`.
+static __device__ __forceinline__ void prefetch(const void* from, u32 bytes) {
+    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
+}
 static __device__ __forceinline__ void copies_wait() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 
 // ---- Barriers in shared memory, beside what every chip has of them.

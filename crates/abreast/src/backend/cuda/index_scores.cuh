@@ -23,6 +23,8 @@ struct Table {
     int heads, dim, rows;
     u32 busy;    // blocks that have something to do: the first ones, and at least one
     u32 longer;  // how many of these, the first ones, have a tile more
+    u32 ahead;   // of the first part of a block, tiles that it asks the L2 cache for before its turn
+    u32 pad;
     Row row[1];
 };
 

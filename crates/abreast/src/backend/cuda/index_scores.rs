@@ -23,6 +23,8 @@ struct Head {
     rows: i32,
     busy: u32,
     longer: u32,
+    ahead: u32,
+    pad: u32,
 }
 
 #[repr(C)]
@@ -63,7 +65,7 @@ pub(super) fn push<'a>(
         Room::Limits(limits) => limits.rows * limits.keys.div_ceil(form.tile),
     };
     // A block at least: it clears the status words of rows without a key.
-    let Start { blocks: worth, shared } = form.start(most);
+    let Start { blocks: worth, shared, ahead } = form.start(most);
     let blocks = most.clamp(n.min(1), worth);
     // All of them, if there are tiles for all: one that leaves at once makes room for a second one of the next launch beside another.
     let sharing = blocks.min(tiles).max(1);
@@ -82,6 +84,8 @@ pub(super) fn push<'a>(
         // A warp of a block looks for empty rows among 32.
         busy: blocks.min(sharing.max(n.div_ceil(32))) as u32,
         longer: longer as u32,
+        ahead,
+        pad: 0,
     };
     // Which block has a tile.
     let block = |tile: usize| match tile.checked_sub(longer * (per + 1)) {
@@ -131,10 +135,12 @@ struct Form {
     overlaps: bool,
 }
 
-/// How a launch for so many tiles starts: the most blocks that are worth it, and the bytes of shared memory of each.
+/// How a launch for so many tiles starts: the most blocks that are worth it, the bytes of shared memory of each, and the tiles that
+/// one asks the cache for before its turn.
 struct Start {
     blocks: usize,
     shared: usize,
+    ahead: u32,
 }
 
 impl Form {
@@ -145,10 +151,14 @@ impl Form {
         /// of the others, and all tiles would come by half of the chip. With fewer, the second place is the next launch's, which gets
         /// ready meanwhile.
         const SOME: usize = 8;
+        /// More come in the way of the launch before; where a block has few tiles they win nothing.
+        const AHEAD: u32 = 2;
+        const ENOUGH: usize = 4;
         let each = tiles / self.multiprocessors;
         Start {
             blocks: if each < MANY { self.few } else { self.most },
             shared: if (SOME..MANY).contains(&each) { self.alone } else { self.shared },
+            ahead: if each >= ENOUGH { AHEAD } else { 0 },
         }
     }
 

@@ -133,6 +133,16 @@ template <int HEADS> static __device__ __forceinline__ void bring(const Row* row
     });
 }
 
+// While launches before this one end, memory has less and less to do: a block that waits for them asks for its first tiles.
+static __device__ __forceinline__ void ask_ahead(const Row& row, i64 first, int keys, u32 tiles) {
+    const char* from = (const char*)row.keys + first * KEY_BYTES;
+    u32 bytes = min((u32)keys, tiles * TILE) * KEY_BYTES;
+    if (lane() == 0 && bytes > 0 && whole(from)) prefetch(from, bytes);
+}
+
+// Where a block has a tile at most, there is room for a selection from these scores, the next launch, and it is to be ready when they end.
+static __device__ __forceinline__ bool next_at_once(const Table* t) { return !t->out && t->per <= 1 && t->longer == 0; }
+
 // The warp of the status words. It opens a part before it waits for the scores of the one before: no score waits for it.
 static __device__ __forceinline__ void keep_status(Table* t, Ring* ring) {
     u32 scored = shared_address(ring->scored), answered = shared_address(ring->answered), parts = 0;
@@ -147,9 +157,11 @@ static __device__ __forceinline__ void keep_status(Table* t, Ring* ring) {
         }
         __syncwarp();
     };
-    each_part(&ring->head, t->row, [&](int r, const Row&, i64, int) {
+    if (next_at_once(&ring->head)) dependents_may_start();
+    each_part(&ring->head, t->row, [&](int r, const Row& row, i64 first, int keys) {
+        if (parts == 0) ask_ahead(row, first, keys, ring->head.ahead);
         wait_for_predecessors();
-        // Not before: a launch that waits while this one does would take places from what comes first.
+        // Else not before: a launch that waits while this one does would take places from what comes first.
         dependents_may_start();
         if (lane() == 0) {
             clear(t, r);

@@ -21,6 +21,7 @@
 template <int C> static __device__ __forceinline__ void load(const Block<C>& b) {
     if (threadIdx.x < BLOCK - 128) {
         load_tiles(b);
+        dependents_may_start();  // what the next launch asks for is in nobody's way now
         cluster_wait();
     } else {
         if (threadIdx.x < BLOCK - WARP) load_slices(b);
@@ -37,7 +38,9 @@ template <int C> static __device__ __forceinline__ void attend(const Table* t, u
     const Block<C> b(t, blocks_x);
     const bool active = b.row->active;
     if (active) start(b);
-    dependents_may_start();
+    // A row of few tiles ends soon: the next launch starts at once, to be ready then; else when tiles have been asked for.
+    if (b.tiles <= C) dependents_may_start();
+    if (active && b.rank == 0 && threadIdx.x == 0) prefetch(b.queries, b.heads * (DIM * 2));
     __syncthreads();
     if (active) cluster_arrive();
     wait_for_predecessors();

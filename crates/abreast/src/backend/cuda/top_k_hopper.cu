@@ -12,7 +12,10 @@
 //  5. Block 0 puts them in order (top_k_order.cuh).
 // Short rows are candidates as they stand. A row that one block can hold alone is left to block 0 in a launch for longer ones.
 //
-// The next launch may start when this one may work, no earlier: else launches whose turn is far off pile up and take places.
+// The next launch may start when this one may work, no earlier: else launches whose turn is far off pile up and take places. But behind
+// scores of its own, a launch of few blocks lets the next start at once, to be ready when this one ends.
+
+static __device__ __forceinline__ bool next_at_once(const Table* t) { return t->in_scratch && gridDim.x <= FEW; }
 
 // A row of up to THREADS * OWN scores: all of them are candidates as they stand.
 template <int THREADS, int OWN>
@@ -78,6 +81,7 @@ template <int THREADS, int FOURS, Hold HOLD, bool CLUSTER> static __device__ __f
         s.status = Status(t, index);
     }
     const Scores scores(t, row, scratch);
+    if (next_at_once(t)) dependents_may_start();
     wait_for_predecessors();
     dependents_may_start();
     const bool alone = scores.n <= CAP || (scores.n <= min(ALONE, 4 * THREADS * FOURS) && k <= ALONE_K);
@@ -110,6 +114,7 @@ template <int THREADS> static __device__ __forceinline__ void select_short(const
     const Status status(t, blockIdx.x);
     const Scores scores(t, row, scratch);
     o.start<THREADS>();
+    if (next_at_once(t)) dependents_may_start();
     wait_for_predecessors();
     dependents_may_start();
     if (row.n < 0) return;

@@ -20,6 +20,7 @@ struct alignas(16) Table {
 #define ALONE_K 768       // and of how many it seeks, beyond CAP: more candidates are better spread
 
 #define PARTS 16          // most blocks of a cluster
+#define FEW 16            // blocks of a launch that leave most of the chip to the next one
 
 // A row's word, read from the table before there is anything to store.
 struct Status {

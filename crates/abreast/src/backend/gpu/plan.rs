@@ -23,7 +23,8 @@ pub(in crate::backend) struct Launch {
     pub(in crate::backend) entry: usize,
     /// Blocks of a cluster, which share their shared memory; 1 where the chip has none.
     pub(in crate::backend) cluster: u32,
-    /// May start while the launch before it ends: the kernel itself waits before it touches anything but its table.
+    /// May start while the launch before it ends: the kernel itself waits before it touches anything but its table. It may ask the cache
+    /// for what it is to read.
     pub(in crate::backend) overlaps: bool,
 }
 
