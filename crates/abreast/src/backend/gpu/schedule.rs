@@ -2,12 +2,15 @@
 //!
 //! Two calls stay in the order in which they were made where one writes what the other reads or writes. Scratch counts as written.
 
-use super::plan::Plan;
+use super::plan::{Launch, Plan};
 use crate::ops::Touches;
 use std::ops::Range;
 
 /// Chains of calls that run beside each other.
 pub(in crate::backend) const LANES: usize = 2;
+
+/// Blocks from which on a launch does not mind what it runs beside.
+const LARGE: u32 = 128;
 
 /// Where no argument is: it stands for the scratch, which all calls of a step share.
 const SCRATCH: Range<usize> = 0..1;
@@ -72,6 +75,17 @@ impl Schedule {
             after.iter().map(|&i| (i, self.order[i].lane)).find(|&(i, lane)| self.tails[lane] == Some(i));
         let length = |lane: &usize| self.tails[*lane].map_or(0, |i| self.calls[i].done[*lane]);
         let lane = ends.map_or_else(|| (0..LANES).min_by_key(length).unwrap_or(0), |(_, lane)| lane);
+        // Not beside a selection, whose launches follow so closely that each of its blocks counts, but beside what comes next: attention of few
+        // rows leaves room. Measured on an H200.
+        if let (Some(call), Some(placed)) = (self.calls.last(), self.order.last())
+            && placed.lane != lane
+            && later(done, call.done) != done
+            && closely(&self.plan.launches[placed.launches.clone()])
+            && plan.launches.iter().all(|launch| launch.grid[0].saturating_mul(launch.grid[1]) < LARGE)
+        {
+            after.push(self.order.len() - 1);
+            done = later(done, call.done);
+        }
         if let Some(tail) = self.tails[lane] {
             done = later(done, self.calls[tail].done);
         }
@@ -85,6 +99,11 @@ impl Schedule {
     }
 }
 
+/// Several launches that overlap.
+fn closely(launches: &[Launch]) -> bool {
+    launches.len() > 1 && launches.iter().all(|launch| launch.overlaps)
+}
+
 fn later(a: Done, b: Done) -> Done {
     std::array::from_fn(|lane| a[lane].max(b[lane]))
 }
@@ -92,7 +111,6 @@ fn later(a: Done, b: Done) -> Done {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::backend::gpu::plan::Launch;
     use proptest::prelude::*;
 
     /// A call of one launch; with an entry's size, one that can be joined.
@@ -125,6 +143,23 @@ mod tests {
         assert_eq!(places(&step), [(0, vec![]), (0, vec![]), (1, vec![]), (0, vec![]), (0, vec![2])]);
         let joined = &step.plan.launches[step.order[2].launches.clone()];
         assert_eq!((joined.len(), joined[0].grid), (1, [1, 4]));
+    }
+
+    /// A few blocks run beside attention, many beside the selection before it.
+    #[test]
+    fn a_small_call_does_not_run_beside_a_selection() {
+        for (rows, after) in [(1, vec![0]), (LARGE, vec![])] {
+            let mut step = Schedule::default();
+            let mut selection = plan("scores", (0, 4));
+            selection.append(plan("top_k", (0, 4)));
+            selection.launches.iter_mut().for_each(|launch| launch.overlaps = true);
+            step.take(selection, touches(None, 10..20));
+            let mut compressor = plan("compress", (0, 0));
+            compressor.launches[0].grid[1] = rows;
+            step.take(compressor, touches(None, 40..50));
+            step.take(plan("attention", (0, 0)), touches(Some(10..20), 70..80));
+            assert_eq!(places(&step), [(0, vec![]), (1, after), (0, vec![])]);
+        }
     }
 
     #[test]
