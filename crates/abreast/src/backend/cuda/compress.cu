@@ -9,11 +9,12 @@ static __device__ __forceinline__ void compress(const Row* table, u32 r) {
     const Row row = table[r];
     const bool one = parts() == 1, first = part() == 0;
     const u32 ratio = KIND == PLAIN ? row.ratio : OVERLAP;
-    if (KIND == PLAIN && row.phase + row.tokens >= ratio) pool.begin();
+    const bool fetches = KIND == PLAIN && row.d > 0 && row.phase + row.tokens >= ratio;
+    if (fetches) pool.begin();
     if (!one) meeting.begin();
     float* norm = (float*)shared;
     float* c = norm + row.d;
-    dependents_may_start();
+    if (!fetches) dependents_may_start();  // else when all is asked for
     u64 out = row.out;
     u32 faults = 0, blocks = 0;
     Place now = {row.start, row.phase, row.place};

@@ -84,25 +84,40 @@ struct Window {
 // Asks for a tile: the window from the state, but its last slot, the token.
 static __device__ __forceinline__ void fetch(const Window& window, At at, Tile* tile) {
     const Row& row = window.row;
-    const u32 step = FETCHERS * WARP / 8, thread = threadIdx.x - POOLERS * WARP, column = thread % 8 * 4;
+    const u32 step = FETCHERS * WARP / 8, thread = threadIdx.x - POOLERS * WARP, first = thread / 8, column = thread % 8 * 4;
     const u32 last = row.ratio - 1 - at.chunk, bytes = row.d * sizeof(float);
-    const u64 feature = (at.f + column) * sizeof(float);
-    const bool aligned = (row.kv_state | row.score_state) % 16 == 0;
-#pragma unroll
-    for (u32 i = 0; i < CHUNK / step; i++) {
-        u32 slot = i * step + thread / 8;
-        u64 offset = (u64)window.place(at.chunk + slot) * bytes + feature;
-        float *scores = &tile->scores[slot][column], *values = &tile->values[slot][column];
-        if (slot < last && aligned) {
-            copy_async<16>(scores, row.score_state + offset);
-            copy_async<16>(values, row.kv_state + offset);
-        } else if (slot < last) {
+    const u64 feature = (at.f + column) * sizeof(float), scores = row.score_state + feature, values = row.kv_state + feature;
+    // Little code: it is not in the instruction cache when a launch starts, and asking faster than this wins nothing with many rows.
+    if ((row.kv_state | row.score_state) % 16 == 0) {
+#pragma unroll 2
+        for (u32 i = 0; i < CHUNK / step; i++) {
+            u32 slot = first + i * step;
+            u64 offset = (u64)window.place(at.chunk + slot) * bytes;
+            if (slot >= last) continue;
+            copy_async<16>(&tile->scores[slot][column], scores + offset);
+            copy_async<16>(&tile->values[slot][column], values + offset);
+        }
+    } else {
 #pragma unroll 1
+        for (u32 slot = first; slot < min(last, CHUNK); slot += step) {
+            u64 offset = (u64)window.place(at.chunk + slot) * bytes;
             for (u32 j = 0; j < 4; j++) {
-                copy_async<4>(scores + j, row.score_state + offset + j * sizeof(float));
-                copy_async<4>(values + j, row.kv_state + offset + j * sizeof(float));
+                copy_async<4>(&tile->scores[slot][column + j], scores + offset + j * sizeof(float));
+                copy_async<4>(&tile->values[slot][column + j], values + offset + j * sizeof(float));
             }
         }
+    }
+}
+
+// Asks for a tile to come to the second-level cache, which all writes go through: nothing is read, and it may still be written.
+static __device__ __forceinline__ void announce(const Window& window, At at) {
+    const Row& row = window.row;
+    const u32 bytes = row.d * sizeof(float), last = row.ratio - 1 - at.chunk;
+#pragma unroll 1
+    for (u32 slot = threadIdx.x - POOLERS * WARP; slot < min(last, CHUNK); slot += FETCHERS * WARP) {
+        u64 offset = (u64)window.place(at.chunk + slot) * bytes + at.f * sizeof(float);
+        asm volatile("prefetch.global.L2 [%0];" :: "l"(row.score_state + offset));
+        asm volatile("prefetch.global.L2 [%0];" :: "l"(row.kv_state + offset));
     }
 }
 
@@ -161,18 +176,28 @@ static __device__ __forceinline__ void pool_tiles(const Window& window, Tile* ti
         for (u32 i = 0; i < SLOTS_EACH; i++) weights[i] = tile->scores[from + i][lane()];
         if (at.chunk == 0) {
             most = row.ratio > CHUNK ? most_of_later_chunks(window, at.f + lane()) : -F32_INF;
+            // Eight chains and a tree, which is quicker than one chain.
+            float mosts[8];
 #pragma unroll
-            for (u32 i = 0; i < SLOTS_EACH; i++) most = larger(most, weights[i]);
-            float (*places)[WARP] = pool.most[windows % 2];
-            places[warp()][lane()] = most;
+            for (u32 i = 0; i < SLOTS_EACH; i++) mosts[i % 8] = i < 8 ? weights[i] : larger(mosts[i % 8], weights[i]);
+#pragma unroll
+            for (u32 half = 4; half > 0; half /= 2) {
+#pragma unroll
+                for (u32 i = 0; i < half; i++) mosts[i] = larger(mosts[i], mosts[i + half]);
+            }
+            most = larger(most, mosts[0]);
+            pool.most[windows % 2][warp()][lane()] = most;
             pool.known.arrive();
-            pool.known.wait(windows++);
-#pragma unroll
-            for (u32 i = 0; i < POOLERS; i++) most = larger(most, places[i][lane()]);
         }
 #pragma unroll
         for (u32 i = 0; i < SLOTS_EACH; i++) values[i] = tile->values[from + i][lane()];
         pool.done[n % BUFFERS].arrive();
+        if (at.chunk == 0) {
+            float (*places)[WARP] = pool.most[windows % 2];
+            pool.known.wait(windows++);
+#pragma unroll
+            for (u32 i = 0; i < POOLERS; i++) most = larger(most, places[i][lane()]);
+        }
 #pragma unroll
         for (u32 i = 0; i < SLOTS_EACH; i++) weights[i] = weigh(weights[i], most);
         // No weight is negative, which the compiler does not know: it would weigh when the warp's turn has come.
@@ -202,21 +227,47 @@ static __device__ __forceinline__ void pool_tiles(const Window& window, Tile* ti
     }
 }
 
+// A token's features that are this block's, from its inputs to the state; always the same block's, which then finds its earlier tokens.
+static __device__ __forceinline__ void keep_token(const Row& row, u32 token, Place now, u64 kept) {
+    const u32 d = row.d, stride = PLAIN_THREADS * parts(), many = 2;
+#pragma unroll 1
+    for (u32 from = (warp() * parts() + part()) * WARP + lane(); from < d; from += many * stride) {
+        float kv[many], score[many], ape[many];
+#pragma unroll
+        for (u32 i = 0; i < many; i++) {
+            u64 f = from + i * stride;
+            if (f >= d) continue;
+            kv[i] = load(row.kv + ((u64)token * d + f) * sizeof(float));
+            score[i] = load(row.score + ((u64)token * d + f) * sizeof(float));
+            ape[i] = load(row.ape + ((u64)now.phase * d + f) * sizeof(float));
+        }
+#pragma unroll
+        for (u32 i = 0; i < many; i++) {
+            if (from + i * stride < d) keep(row, kept + from + i * stride, token_of(kv[i], score[i], ape[i]));
+        }
+    }
+}
+
 // `blocks` ended before.
 static __device__ __forceinline__ void pool_plain(const Row& row, u32 token, Place now, u32 blocks, Pool& pool, float* norm, float* c, Meeting& meeting) {
     const u32 d = row.d, stride = parts() * WARP, first = part() * WARP;
     const Window window(row, token, now);
+    const bool ends = now.phase + 1 == row.ratio, pools = warp() < POOLERS;
+    u32 windows = blocks > 0 ? blocks * ((d - first + stride - 1) / stride) : 0, n = windows * ((row.ratio + CHUNK - 1) / CHUNK);
+    // While the launch before ends, what is asked for first comes nearer.
+    if (token == 0 && ends && !pools) {
+        At at = {0, first};
+        for (u32 i = 0; i < BUFFERS && at.f < d; i++, at.next(row)) announce(window, at);
+    }
     if (token == 0) wait_for_predecessors();
-    if (now.phase + 1 < row.ratio) {
-        // A feature is always the same block's, which then finds its earlier tokens.
-        for (u32 f = warp() * stride + first + lane(); f < d; f += PLAIN_THREADS / WARP * stride) keep(row, window.kept + f, take(row, token, now.phase, d, f));
+    if (!ends) {
+        keep_token(row, token, now, window.kept);
         return;
     }
     if (first >= d) return;
     Tile* tiles = (Tile*)(c + d);
-    u32 windows = blocks * ((d - first + stride - 1) / stride), n = windows * ((row.ratio + CHUNK - 1) / CHUNK);
-    ask_for_norm(row, norm);
-    if (warp() < POOLERS) {
+    if (pools) {
+        ask_for_norm(row, norm);
         pool_tiles(window, tiles, windows, n, pool, c, meeting);
         return;
     }
@@ -226,4 +277,6 @@ static __device__ __forceinline__ void pool_plain(const Row& row, u32 token, Pla
         fetch(window, at, tiles + n % BUFFERS);
         pool.come[n % BUFFERS].arrive_copied();
     }
+    // Not before: launches that pile up would take each other's places.
+    dependents_may_start();
 }
