@@ -69,17 +69,21 @@ fn is_cold() {
 fn killed_while_storing() {
     let folder = tempdir().expect("a folder");
     let cache = Cache::at(folder.path());
-    for n in 0..20 {
+    // Some with a file unfinished, at least one, however busy the machine is.
+    let mut killed = 0;
+    while killed < 20 || count_whole(&cache).1 == 0 && killed < 500 {
         let mut child = process("stores_again_and_again", folder.path(), &[]);
         let mut lines = BufReader::new(child.stdout.take().expect("piped")).lines();
         assert!(lines.any(|line| line.is_ok_and(|line| line.contains("storing"))));
-        std::thread::sleep(Duration::from_micros(700 * n));
+        std::thread::sleep(Duration::from_micros(700 * (killed % 20)));
         child.kill().expect("killed");
         child.wait().expect("it ends");
         assert_eq!(count_whole(&cache).0, KERNELS.len());
+        killed += 1;
     }
     let (_, unfinished) = count_whole(&cache);
-    println!("{unfinished} of 20 processes were killed with a file unfinished");
+    println!("{unfinished} of {killed} processes were killed with a file unfinished");
+    assert!(unfinished > 0, "no process was killed in time");
     for name in names(folder.path()) {
         let file = fs::File::options().append(true).open(folder.path().join(name)).expect("a file");
         file.set_modified(std::time::SystemTime::now() - 2 * ABANDONED).expect("a time");
