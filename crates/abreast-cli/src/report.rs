@@ -41,7 +41,7 @@ pub(crate) fn run(args: Args) -> CommandResult {
     let page = page::render(&reports, peers.as_ref())?;
     let named = |e: std::io::Error| format!("{}: {e}", args.output.display());
     std::fs::write(&args.output, page).map_err(named)?;
-    eprintln!("{} is written", args.output.display());
+    crate::note(&format!("{} is written", args.output.display()));
     Ok(Outcome::Good)
 }
 
