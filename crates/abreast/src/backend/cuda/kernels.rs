@@ -12,9 +12,8 @@ use cudarc::nvrtc::Ptx;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Of a function: the most dynamic shared memory of a block.
-const MOST_SHARED: sys::CUfunction_attribute_enum =
-    sys::CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+/// A kernel, and the most dynamic shared memory that its blocks can have, bytes.
+type Ready = (CudaFunction, u32);
 
 /// Kernel files of Hopper's own instructions, by their stems.
 pub(super) const HOPPER: &[(&str, &str)] = &[
@@ -106,7 +105,7 @@ pub(super) struct Kernels {
 #[derive(Default)]
 struct Loaded {
     modules: HashMap<&'static str, Arc<CudaModule>>,
-    functions: HashMap<(&'static str, &'static str), CudaFunction>,
+    functions: HashMap<(&'static str, &'static str), Ready>,
 }
 
 impl Kernels {
@@ -147,8 +146,7 @@ impl Kernels {
     /// The kernels of launches, ready. An error where one wants more shared memory than its blocks can have.
     pub(super) fn of(&self, queue: &Queue, launches: &[Launch]) -> Result<Vec<CudaFunction>> {
         let ready = |&Launch { kernel, shared: wanted, .. }: &Launch| {
-            let function = self.get(queue, kernel)?;
-            let most = function.get_attribute(MOST_SHARED).map_err(|e| queue.fault(e))? as u32;
+            let (function, most) = self.get(queue, kernel)?;
             if wanted <= most {
                 return Ok(function);
             }
@@ -162,10 +160,10 @@ impl Kernels {
     }
 
     /// A kernel, ready to be launched with as much dynamic shared memory as the chip has, and in clusters of any size.
-    fn get(&self, queue: &Queue, kernel: (&'static str, &'static str)) -> Result<CudaFunction> {
+    fn get(&self, queue: &Queue, kernel: (&'static str, &'static str)) -> Result<Ready> {
         let mut loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(function) = loaded.functions.get(&kernel) {
-            return Ok(function.clone());
+        if let Some(ready) = loaded.functions.get(&kernel) {
+            return Ok(ready.clone());
         }
         let (stem, name) = kernel;
         let module = match loaded.modules.get(stem) {
@@ -181,13 +179,14 @@ impl Kernels {
         let fault = |e| queue.fault(e);
         let fixed = function.get_attribute(A::CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES).map_err(fault)?;
         let most = self.chip.shared as i32 - fixed;
-        function.set_attribute(MOST_SHARED, most).map_err(fault)?;
+        function.set_attribute(A::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, most).map_err(fault)?;
         if self.chip.hopper {
             let attribute = A::CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED;
             function.set_attribute(attribute, 1).map_err(fault)?;
         }
-        loaded.functions.insert(kernel, function.clone());
-        Ok(function)
+        let ready = (function, most as u32);
+        loaded.functions.insert(kernel, ready.clone());
+        Ok(ready)
     }
 
     /// A kernel file's module: what is kept of it, or compiled where that is damaged, or nothing that the driver takes.
