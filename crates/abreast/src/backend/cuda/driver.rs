@@ -234,7 +234,7 @@ impl Allocation for Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        if self.queue.enter().is_ok() {
+        if !self.queue.forked() {
             frees::free(self.address, &self.queue);
         }
     }

@@ -7,7 +7,7 @@ use super::capture::Relaxed;
 use super::driver::Queue;
 use cudarc::driver::result;
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 static STATE: Mutex<State> =
     Mutex::new(State { queues: Vec::new(), steps: 0, open: BTreeSet::new(), waiting: Vec::new() });
@@ -29,7 +29,7 @@ struct Waiting {
     steps: u64,
 }
 
-fn state() -> std::sync::MutexGuard<'static, State> {
+fn state() -> MutexGuard<'static, State> {
     STATE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -43,14 +43,25 @@ pub(super) fn register(queue: &Arc<Queue>) {
 /// Frees memory when nothing uses it any more.
 pub(super) fn free(address: u64, queue: &Arc<Queue>) {
     let mut state = state();
-    if state.open.is_empty() {
-        // Queues that go with this free go when the lock is given back.
-        let others: Vec<_> = state.queues.iter().filter_map(Weak::upgrade).collect();
-        drop(state);
-        free_behind(address, queue, &others);
-    } else {
-        let steps = state.steps;
-        state.waiting.push(Waiting { address, queue: queue.clone(), steps });
+    let steps = state.steps;
+    state.waiting.push(Waiting { address, queue: queue.clone(), steps });
+    release(state);
+}
+
+/// Frees what no open step can name.
+fn release(mut state: MutexGuard<'_, State>) {
+    let oldest = state.open.first().copied().unwrap_or(u64::MAX);
+    let free: Vec<_> = state.waiting.extract_if(.., |waiting| waiting.steps <= oldest).collect();
+    if free.is_empty() {
+        return;
+    }
+    // Queues that go with this go when the lock is given back.
+    let others: Vec<_> = state.queues.iter().filter_map(Weak::upgrade).collect();
+    drop(state);
+    for Waiting { address, queue, .. } in free {
+        if queue.enter().is_ok() {
+            free_behind(address, &queue, &others);
+        }
     }
 }
 
@@ -87,14 +98,6 @@ impl Drop for OpenStep {
     fn drop(&mut self) {
         let mut state = state();
         state.open.remove(&self.0);
-        let oldest = state.open.first().copied().unwrap_or(u64::MAX);
-        let free: Vec<_> = state.waiting.extract_if(.., |waiting| waiting.steps <= oldest).collect();
-        let others: Vec<_> = state.queues.iter().filter_map(Weak::upgrade).collect();
-        drop(state);
-        for Waiting { address, queue, .. } in free {
-            if queue.enter().is_ok() {
-                free_behind(address, &queue, &others);
-            }
-        }
+        release(state);
     }
 }
