@@ -88,19 +88,15 @@ impl Op for SparseAttention<'_> {
         if let Some(status) = &self.status {
             c.view("status", status, [Some(self.rows.len())])?;
         }
-        let fast = self.method == Method::Fast;
-        if fast {
-            c.aligned("q", self.q.span(), FAST_ALIGN)?;
-            c.aligned("out", self.out.span(), FAST_ALIGN)?;
-        }
+        let unit = if self.method == Method::Fast { FAST_ALIGN } else { 1 };
+        c.aligned("q", self.q.span(), unit)?;
+        c.aligned("out", self.out.span(), unit)?;
         for (e, row) in self.rows.iter().enumerate() {
             let c = c.row(e);
             c.index("query", row.query, queries)?;
             c.index("out", row.out, self.out.shape()[0])?;
             c.view("kv", &row.kv, [None, Some(dim)])?;
-            if fast {
-                c.aligned("kv", row.kv.span(), FAST_ALIGN)?;
-            }
+            c.aligned("kv", row.kv.span(), unit)?;
             c.view("indices", &row.indices, [None])?;
             let slots = row.indices.len();
             c.that(slots <= MOST_SLOTS, |c| c.error("indices", format_args!("at most {MOST_SLOTS}"), slots))?;

@@ -82,7 +82,7 @@ pub(super) fn plan(mut op: Checked<Compress<'_, '_>>, target: Target) -> Plan {
         kernel: ("compress", kernel),
         grid: [parts as u32, rows as u32],
         threads: threads as u32,
-        shared: u32::try_from(shared).unwrap_or(u32::MAX),
+        shared: shared as u32,
         table,
         entry: size_of::<Row>(),
         cluster: parts as u32,

@@ -111,7 +111,7 @@ pub(super) fn push<'a>(
         kernel: form.kernel,
         grid: [blocks as u32, 1],
         threads: form.threads,
-        shared: u32::try_from(shared).unwrap_or(u32::MAX),
+        shared: shared as u32,
         table,
         overlaps: form.overlaps,
         ..Launch::PLAIN
@@ -201,7 +201,7 @@ impl Form {
         const MOST_SHARED: usize = 96 << 10;
         /// Many for each multiprocessor, so that those that start late even out.
         const BLOCKS: usize = 16;
-        let shared = |keys: usize| dim.saturating_mul((keys + 2) * size_of::<f32>());
+        let shared = |keys: usize| dim * (keys + 2) * size_of::<f32>();
         // As many keys a block as its shared memory holds.
         let fits = |&keys: &usize| shared(keys) <= chip.shared.min(MOST_SHARED);
         let tile = [128, 64, 32, 16, 8, 4, 2, 1].into_iter().find(fits).unwrap_or(1);
